@@ -12,10 +12,9 @@ import pytest
 
 from democrai_sandbox.access.administration import Administration
 from democrai_sandbox.access.caller import SUPER, Caller
-from democrai_sandbox.access.checks import AccessService
+from democrai_sandbox.access.checks import AccessService, PendingLimits
 from democrai_sandbox.access.events import open_bus
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.pending_requests import PendingLimits
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.policy import Subject, SubjectKind
 

@@ -22,10 +22,9 @@ from democrai_sandbox.access import checks
 from democrai_sandbox.access.administration import Administration
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.caller import Caller, UnguardedHost
-from democrai_sandbox.access.checks import AccessService
+from democrai_sandbox.access.checks import AccessService, PendingLimits
 from democrai_sandbox.access.events import open_bus
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.pending_requests import PendingLimits
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.access.values import (
     AuditAction,

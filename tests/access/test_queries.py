@@ -9,9 +9,9 @@ import pytest
 
 from democrai_sandbox.access.administration import Outcome
 from democrai_sandbox.access.caller import Caller
-from democrai_sandbox.access.risk import RiskLevel
 from democrai_sandbox.access.store.queries import similar_first
 from democrai_sandbox.access.values import AuditAction, RequestFilter, RequestState
+from democrai_sandbox.access.verdicts import RiskLevel
 from democrai_sandbox.errors import (
     DecisionConflict,
     DecisionUnknown,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from democrai_sandbox.access.risk import History, RiskLevel, assess
 from democrai_sandbox.access.values import AccessTuple
+from democrai_sandbox.access.verdicts import History, RiskLevel, assess
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 FILES = """

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from democrai_sandbox.cli.commands import COMMANDS
-from democrai_sandbox.cli.node_client import NodeClient
+from democrai_sandbox.cli.connection import NodeClient
 from democrai_sandbox.host.scopes import Scope
 from tests.cli.goldens import CHOICES, COMMAND, CTRL_C, environment, golden, in_terminal, transcript, within
 from tests.cli.odd_servers import ANSWERS, DRIPS, EXPORT, Odd, unknown_certificate

@@ -24,7 +24,7 @@ from democrai_sandbox.access.store.database_location import parse_url
 from democrai_sandbox.access.store.schema import HEAD, peek_schema
 from democrai_sandbox.access.values import new_id
 from democrai_sandbox.errors import StoreUnavailable
-from democrai_sandbox.host.ai_models import StoredModels
+from democrai_sandbox.host.extension_admin import StoredModels
 from democrai_sandbox.runtime.ai.model import KnownModels
 from democrai_sandbox.runtime.store import open_runtime_store
 from tests.access.store.samples import NOW, approval, request, sql

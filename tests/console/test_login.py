@@ -9,7 +9,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from democrai_sandbox.host.accounts import throttle
+from democrai_sandbox.host.accounts import store
 from democrai_sandbox.host.scopes import Scope
 from tests.console.pages.reading import Page, form, read
 from tests.console.serving import PASSWORD, PLAIN, serving, until
@@ -89,8 +89,8 @@ def test_a_throttled_sign_in_says_how_long_to_wait(served):
     """The page and the header have the time; the right password waits, too."""
     served.person("tess")
     accounts = served.accounts
-    key = throttle._key("pair", "tess", "127.0.0.1")
-    accounts._database.act(lambda connection: throttle._put(connection, key, 12, accounts._clock(), timedelta(days=1)))
+    key = store._key("pair", "tess", "127.0.0.1")
+    accounts._database.act(lambda connection: store._put(connection, key, 12, accounts._clock(), timedelta(days=1)))
     with served.client() as client:
         answer = client.post("/login", data={"name": "tess", "password": PASSWORD})
     assert answer.status_code == 429

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from starlette.exceptions import HTTPException
 
-from democrai_sandbox.console.security import BODY_SECONDS, limited
+from democrai_sandbox.console.application import BODY_SECONDS, limited
 from democrai_sandbox.console.server import PatientProtocol
 from tests.console.serving import until
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from democrai_sandbox.console.untrusted_text import (
+from democrai_sandbox.console.render import (
     split_target,
     target_shown,
     target_whole,

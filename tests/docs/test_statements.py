@@ -255,7 +255,8 @@ def test_pages_agree_about_tools_managers_and_links():
 
 
 def test_workers_are_confined_without_the_helper():
-    """os-enforcement.md: ``seccomp.enabled`` alone starts the spawn server, and the status names that setting."""
-    assert os_settings({"seccomp": {"enabled": True}}).wants_spawn_server
-    assert not os_settings({"landlock": {"enabled": True}}).wants_spawn_server
-    assert "sandbox.os.seccomp.enabled" in not_wanted(SPAWN_SERVER).fix
+    """os-enforcement.md: the spawn server starts unless ``enabled`` is false, and the status names that setting."""
+    assert os_settings({}).wants_spawn_server
+    assert os_settings({"enabled": False, "seccomp": {"enabled": True}}).wants_spawn_server
+    assert not os_settings({"enabled": False, "landlock": {"enabled": True}}).wants_spawn_server
+    assert "sandbox.os.enabled" in not_wanted(SPAWN_SERVER).fix

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from democrai_sandbox import errors
-from democrai_sandbox.console import problems, security
+from democrai_sandbox.console import application, problems
 from democrai_sandbox.errors import denials
 from democrai_sandbox.errors.__main__ import main
 from democrai_sandbox.errors.catalogue import ENTRIES, FAMILIES
@@ -55,7 +55,7 @@ def class_bodies():
 
 def middleware_codes():
     """Codes of refusals before an HTTP request reaches the application."""
-    return set(re.findall(r'\d{3}, "(\w+)"', Path(security.__file__).read_text())) | set(
+    return set(re.findall(r'\d{3}, "(\w+)"', Path(application.__file__).read_text())) | set(
         re.findall(r'INTERNAL_SERVER_ERROR, "(\w+)"', Path(problems.__file__).read_text())
     )
 

@@ -32,7 +32,7 @@ class Told:
 
 def activation(name, *entries, imports=(), **more):
     from democrai_sandbox.policy import Subject
-    from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+    from democrai_sandbox.runtime.calls.invocation import GuardFactory
 
     return GuardFactory(Subject.parse(name), section(*entries, imports=imports), **more)
 

@@ -238,7 +238,7 @@ def test_our_modules_and_functions_are_read_and_not_written(case):
 
 def bound_to(world):
     from democrai_sandbox.guard import process_guard_context
-    from democrai_sandbox.runtime.calls.output import ExtensionOutput
+    from democrai_sandbox.runtime.calls.outcome import ExtensionOutput
 
     output = ExtensionOutput()
     method = output.add

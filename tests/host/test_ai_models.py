@@ -12,9 +12,9 @@ import pytest
 from democrai_sandbox.access.keyring import EncryptionKey, KeyRing
 from democrai_sandbox.errors import HostRefused, InvalidInputError, StateUnusable
 from democrai_sandbox.errors.services import ModelFailed
-from democrai_sandbox.host.ai_models import StoredModels, key_of, open_models, reseal_model_keys
 from democrai_sandbox.host.config import load
 from democrai_sandbox.host.directories import protected_paths
+from democrai_sandbox.host.extension_admin import StoredModels, key_of, open_models, reseal_model_keys
 from democrai_sandbox.runtime.ai.model import KnownModels, NamedModel
 from democrai_sandbox.runtime.store import open_runtime_store
 from tests.access.store.samples import NOW, sql

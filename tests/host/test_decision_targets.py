@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from democrai_sandbox.access.snapshot import covers
 from democrai_sandbox.access.values import AccessTuple
-from democrai_sandbox.host.decisions import decision_targets
-from democrai_sandbox.host.sentences import PathKind, path_kind
+from democrai_sandbox.host.decisions import PathKind, decision_targets, path_kind
 from democrai_sandbox.manifests import ModuleManifest, lint
 from democrai_sandbox.policy import (
     InvalidInputError,

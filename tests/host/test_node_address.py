@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 
-from democrai_sandbox.host.node_address import ADDRESS_FILE, read_node_address
+from democrai_sandbox.host.directories import ADDRESS_FILE, read_node_address
 
 NODE = """
 import sys
-from democrai_sandbox.host.node_address import announce_node_address
+from democrai_sandbox.host.directories import announce_node_address
 with announce_node_address(sys.argv[1], sys.argv[2]):
     print("ready", flush=True)
     sys.stdin.read()

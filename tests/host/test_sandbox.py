@@ -140,7 +140,8 @@ def test_a_sandbox_of_defaults_serves_and_ends(life):
     assert life["who"] == ["uma", "north", "monday", "", "", ""]
     assert life["kept"] == "mine"
     assert life["broken"] == ["broken"]
-    assert set(life["kernel"].values()) == {"off"}
+    assert {name for name, state in life["kernel"].items() if state != "off"} == {"spawn_server"}
+    assert life["kernel"]["spawn_server"] == "active"
     assert life["accounts"] is None
     assert life["stranger"] is None
     assert life["started"] is True

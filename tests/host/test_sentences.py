@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from democrai_sandbox.host.sentences import rule_words
+from democrai_sandbox.host.decisions import rule_words
 from democrai_sandbox.policy import VALID_OPERATIONS, Operation, ResourceType, Subject
 from tests.services.golden import sentence
 

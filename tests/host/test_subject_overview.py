@@ -54,8 +54,13 @@ def looked_at(world):
 
         from democrai_sandbox.access.values import DecisionEffect
         from democrai_sandbox.errors import ExtensionUnknown
-        from democrai_sandbox.host.extension_overview import extension_profile, line_of, list_extensions
-        from democrai_sandbox.host.subject_overview import known_subjects, subject_profile
+        from democrai_sandbox.host.overview import (
+            extension_profile,
+            known_subjects,
+            line_of,
+            list_extensions,
+            subject_profile,
+        )
         from democrai_sandbox.policy import Subject
         from democrai_sandbox.runtime.access_environment import serving
 
@@ -159,7 +164,7 @@ def open_it(path):
         import asyncio
 
         from democrai_sandbox.access.values import DecisionEffect
-        from democrai_sandbox.host.subject_overview import subject_profile
+        from democrai_sandbox.host.overview import subject_profile
         from democrai_sandbox.policy import Subject
         from democrai_sandbox.runtime.access_environment import serving
 

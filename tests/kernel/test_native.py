@@ -461,6 +461,7 @@ PROBES = {
     "setns": {"EBADF", "EPERM"},
     "mount": {"EFAULT", "EPERM"},
     "pivot_root": {"EFAULT", "EPERM"},
+    "seccomp": {"EFAULT"},
 }
 
 

@@ -27,6 +27,14 @@ def test_nothing_is_on_that_is_not_asked_for(section):
     assert settings.refresh_seconds == 60
 
 
+@rows("section", [None, {}, {"landlock": {"enabled": True}}])
+def test_children_are_confined_unless_that_is_disabled(section):
+    """Without a value the spawn server is wanted but not needed: a machine that cannot confine still starts."""
+    settings = os_settings(section)
+    assert settings.enabled is None
+    assert settings.wants_spawn_server and not settings.needs_spawn_server
+
+
 def test_the_documented_section_is_read_as_it_stands():
     """The documented process restrictions and network keys are in the settings."""
     settings = os_settings(
@@ -68,7 +76,7 @@ def test_the_documented_section_is_read_as_it_stands():
 def test_the_spawn_server_is_wanted_for_the_allowlist_and_for_seccomp(enabled, seccomp, wanted):
     """Children use it when the layer is enabled, and always when the process itself may not execute."""
     settings = os_settings({"enabled": enabled, "seccomp": {"enabled": seccomp}})
-    assert settings.wants_spawn_server is wanted
+    assert settings.wants_spawn_server is settings.needs_spawn_server is wanted
 
 
 def test_everything_that_is_wrong_is_told_at_once():

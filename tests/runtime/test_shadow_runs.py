@@ -111,7 +111,7 @@ def beside(world):
 
     async def story():
         from democrai_sandbox.access import Caller
-        from democrai_sandbox.host import shadow_runs
+        from democrai_sandbox.host import overview
         from democrai_sandbox.policy import Subject
 
         runtime, access = house.runtime, house.access
@@ -127,7 +127,7 @@ def beside(world):
             return runtime.engines.call(name, "all", given, uma)
 
         def seen(run):
-            shown = shadow_runs.show_shadow(sandbox, run.id, ada)
+            shown = overview.show_shadow(sandbox, run.id, ada)
             listed = lambda findings: sorted([f.resource_type, f.operation, f.target, f.count] for f in findings)  # noqa: E731
             return {"denied": listed(shown.denied), "allowed": listed(shown.allowed)}
 
@@ -138,7 +138,7 @@ def beside(world):
             ):
                 house.decide("approval", subject, kind, operation, target)
             before = await call(subject)
-            run = shadow_runs.start_shadow(sandbox, Subject.parse(subject), candidate(house, subject), ada)
+            run = overview.start_shadow(sandbox, Subject.parse(subject), candidate(house, subject), ada)
             outcomes = []
             while not complete(seen(run)):  # a worker receives it while a call is already running
                 outcomes.append(await call(subject))
@@ -149,7 +149,7 @@ def beside(world):
             wanted = {about: count + 2 for about, count in first.items()}
             await until(lambda run=run, wanted=wanted: times(seen(run)) == wanted)
             shown = seen(run)
-            shadow_runs.end_shadow(sandbox, run.id, ada)
+            overview.end_shadow(sandbox, run.id, ada)
             after = await call(subject)
             runtime.shadows.flush()
             found[subject] = [all(one == before for one in [*outcomes, after]), before, shown, seen(run) == shown]
@@ -182,14 +182,14 @@ def hostile(world):
     async def story():
         from democrai_sandbox.access import Caller
         from democrai_sandbox.guard import AccessQuestion
-        from democrai_sandbox.host import shadow_runs
+        from democrai_sandbox.host import overview
         from democrai_sandbox.policy import Subject
 
         runtime = house.runtime
         sandbox = SimpleNamespace(runtime=runtime, access=house.access)
         ada, uma = Caller(user_id="ada", role="super"), Caller(user_id="uma", session_key="s1")
         run = {
-            name: shadow_runs.start_shadow(
+            name: overview.start_shadow(
                 sandbox, Subject.parse(f"module:{name}"), candidate(house, f"module:{name}"), ada
             )
             for name in ("near", "far")
@@ -200,12 +200,12 @@ def hostile(world):
         }
         found["chain"] = [await runtime.modules.action("near", "tool", {"path": f"{folder}/f"}, uma)]
         runtime.shadows.flush()
-        found["chain"] += [list(one.chain) for one in shadow_runs.show_shadow(sandbox, run["near"].id, ada).denied]
+        found["chain"] += [list(one.chain) for one in overview.show_shadow(sandbox, run["near"].id, ada).denied]
         given = {"url": f"{house.web.url}/dropped", "folder": folder}
         found["by the host"] = [await runtime.modules.action(name, "host", given, uma) for name in ("near", "far")]
         runtime.shadows.flush()
         found["by the host"] += [
-            sorted([one.operation, one.target] for one in shadow_runs.show_shadow(sandbox, run[name].id, ada).denied)
+            sorted([one.operation, one.target] for one in overview.show_shadow(sandbox, run[name].id, ada).denied)
             for name in ("near", "far")
         ]
         long = "l" * 100_000  # as a worker could report it
@@ -221,21 +221,21 @@ def hostile(world):
         )
         runtime.shadows.saw_in("module:near", AccessQuestion(lie), allowed=True, times=1)
         runtime.shadows.flush()
-        [told] = [one for one in shadow_runs.show_shadow(sandbox, run["near"].id, ada).denied if one.target[0] == "l"]
+        [told] = [one for one in overview.show_shadow(sandbox, run["near"].id, ada).denied if one.target[0] == "l"]
         found["lie"] = sum(map(len, (told.resource_type, told.operation, told.target, *told.chain))) < 5000
         os.kill(runtime.modules.loaded("far").worker.pid, 9)
 
         def counted(name):
-            shown = shadow_runs.show_shadow(sandbox, run[name].id, ada)
+            shown = overview.show_shadow(sandbox, run[name].id, ada)
             return sum(one.count for one in shown.denied) + shown.run.other_denied
 
         for name, number in (("near", 2100), ("far", 50)):
             before = counted(name)
             await runtime.modules.action(name, "flood", {"folder": folder, "number": number}, uma)
             await until(lambda name=name, wanted=before + number: counted(name) == wanted)
-        found["kept"] = {name: len(shadow_runs.show_shadow(sandbox, run[name].id, ada).denied) for name in run}
+        found["kept"] = {name: len(overview.show_shadow(sandbox, run[name].id, ada).denied) for name in run}
         try:
-            shadow_runs.start_shadow(sandbox, Subject.parse("module:far"), "{}", uma)
+            overview.start_shadow(sandbox, Subject.parse("module:far"), "{}", uma)
         except PermissionError as error:
             found["uma"] = type(error).__name__
         return found

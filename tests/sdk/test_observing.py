@@ -13,7 +13,7 @@ import pytest
 
 from democrai_sandbox.errors import FilesystemDenied, GuardUsageError, InvalidInputError
 from democrai_sandbox.manifests import make_manifest
-from democrai_sandbox.runtime.recording import Recording
+from democrai_sandbox.runtime.extension_run import Recording
 from democrai_sandbox.sdk import testing
 
 READ = {"resource_type": "filesystem", "operation": "read"}
@@ -235,7 +235,7 @@ def test_many_things(monkeypatch):
     recording = many[0][1]
     # Quadratic cost would be 64 times as much.
     assert min(seconds for seconds, _ in many) < 24 * min(seconds for seconds, _ in few)
-    monkeypatch.setattr("democrai_sandbox.runtime.recording._MOST", 2400)
+    monkeypatch.setattr("democrai_sandbox.runtime.extension_run._MOST", 2400)
     recording.notice(("filesystem", "read", "/srv/b"))
     with pytest.raises(InvalidInputError, match="2,400"):
         recording.suggestion(MANY)

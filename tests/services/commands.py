@@ -165,7 +165,7 @@ def prepared():
             "anyio._backends._asyncio",
             "anyio._core._fileio",
             "democrai_sandbox.runtime.extension_run",
-            "democrai_sandbox.runtime.recording",
+            "democrai_sandbox.runtime.extension_run",
             "democrai_sandbox.runtime.single_run",
             *(module.name for module in found),
         ),

@@ -18,7 +18,7 @@ def names(*changed):
     ("changed", "expected"),
     [
         ("src/democrai_sandbox/access/checks.py", "tests/access/test_checks.py"),
-        ("src/democrai_sandbox/cli/status.py", "tests/cli/test_status.py"),
+        ("src/democrai_sandbox/cli/serve.py", "tests/cli/test_serve.py"),
         ("src/democrai_sandbox/policy/rules.py", "tests/policy/test_rules.py"),
         ("tests/policy/test_rules.py", "tests/policy/test_rules.py"),
     ],

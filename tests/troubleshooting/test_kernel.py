@@ -23,7 +23,7 @@ pytestmark = needs_netlab
 REFUSED = "[Errno 111] Connection refused"
 WORDS = """
 from democrai_sandbox.access.targets import TargetParser
-from democrai_sandbox.host.explain.kernel_view import kernel_view
+from democrai_sandbox.host.explain.declared_rights import kernel_view
 
 def reach(host, port):
     return raised(lambda: socket.create_connection((host, port), 20).close())[1]

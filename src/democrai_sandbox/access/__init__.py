@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from .access import Access, AccessSettings, AsyncAccess
     from .administration import Administration, Outcome
     from .caller import Caller
-    from .checks import AccessService
+    from .checks import AccessService, PendingLimits
     from .node import AccessNode, NodeStatus
-    from .pending_requests import PendingLimits
 
 _HOMES = {
     "Access": "access",

@@ -13,12 +13,11 @@ from democrai_sandbox.access.store.database import CONNECTIONS
 
 from .administration import Administration
 from .caller import UnguardedHost
-from .checks import AccessService
+from .checks import AccessService, PendingLimits
 from .encryption import Sealer
 from .events import open_bus
 from .keyring import KeyFile
 from .node import AccessNode
-from .pending_requests import PendingLimits
 from .resumptions import ResumeRunner, ResumeSettings
 from .store import open_store
 

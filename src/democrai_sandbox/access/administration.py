@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from .caller import Caller, HostEnvironment
     from .node import AccessNode
-    from .risk import RiskAssessment
     from .store import SqlStore
     from .values import Decision, ResultPage, StoredRequest
+    from .verdicts import RiskAssessment
 
 __all__ = ["LONGEST_REASON", "Administration", "Outcome"]
 

@@ -1,7 +1,4 @@
-"""Key ring: ordered encryption keys in a file that only its owner can read.
-
-The first key encrypts, all keys decrypt. Every node of one database needs the same file.
-"""
+"""Key ring: ordered encryption keys in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -162,7 +159,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """Ordered, non-empty keys: the first encrypts, all decrypt."""
+    """Ordered, non-empty keys: the first encrypts, all decrypt.
+
+    The first key encrypts, all keys decrypt. Every node of one database needs the same file.
+    """
 
     keys: tuple[EncryptionKey, ...]
 

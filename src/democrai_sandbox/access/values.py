@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
-    from .risk import RiskFactor, RiskLevel
+    from .verdicts import RiskFactor, RiskLevel
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o and u, which are easily misread
 _TIME_DIGITS = 10

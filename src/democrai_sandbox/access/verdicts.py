@@ -1,22 +1,316 @@
-"""Verdicts of administrators: their validated parts, their outcome, and one verdict about many requests."""
+"""Verdicts of administrators, one verdict about many requests, and the risk of an approval: a level with reasons."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, SandboxError, StoreUnavailable
-from democrai_sandbox.policy import InvalidInputError, ResourceType
+from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, StoreUnavailable
+from democrai_sandbox.policy import (
+    InvalidInputError,
+    Operation,
+    ResourceType,
+    SandboxError,
+    TargetKind,
+    parse_declaration,
+)
+from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address, mixed_scripts, unicode_host
 from democrai_sandbox.policy.paths import pattern_problem
 
 from .values import DecisionEffect, DecisionFilter, DecisionScope, Expected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import timedelta
 
+    from democrai_sandbox.policy import NetworkTarget
+
     from .values import AccessTuple, Decision, StoredRequest
+
+
+class RiskLevel(StrEnum):
+    """Level of a risk."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+    @property
+    def rank(self) -> int:
+        """Sort key: higher risk, higher number."""
+        return _RANKS[self]
+
+
+_RANKS: Mapping[RiskLevel, int] = MappingProxyType({RiskLevel.HIGH: 2, RiskLevel.MEDIUM: 1, RiskLevel.LOW: 0})
+NOT_ASSESSED = 3
+"""Rank of requests that an earlier version stored. They are listed first until they are assessed."""
+
+
+class RiskFactor(NamedTuple):
+    """Reason for a risk. Codes are stable."""
+
+    code: str
+    level: RiskLevel
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RiskAssessment:
+    """Highest level of all reasons, and the reasons, the highest first.
+
+    Levels and texts only inform the administrator who decides. They never allow or refuse an access.
+    """
+
+    level: RiskLevel
+    reasons: tuple[RiskFactor, ...]
+
+
+class History(NamedTuple):
+    """Earlier decisions about the same access."""
+
+    denials: int = 0
+    revocations: int = 0
+    """Number of permanent approvals that an administrator ended."""
+
+
+NO_HISTORY = History()
+
+OPERATIONS: Mapping[Operation, RiskFactor] = MappingProxyType(
+    {
+        Operation.READ: RiskFactor("operation", RiskLevel.LOW, "reads files"),
+        Operation.RECEIVE: RiskFactor("operation", RiskLevel.LOW, "receives data"),
+        Operation.CREATE: RiskFactor("operation", RiskLevel.MEDIUM, "creates files"),
+        Operation.MODIFY: RiskFactor("operation", RiskLevel.MEDIUM, "changes files"),
+        Operation.CONNECT: RiskFactor("operation", RiskLevel.MEDIUM, "opens a connection that carries data both ways"),
+        Operation.SEND: RiskFactor("operation", RiskLevel.MEDIUM, "sends data"),
+        Operation.DELETE: RiskFactor("operation", RiskLevel.HIGH, "deletes files"),
+        Operation.EXECUTE: RiskFactor("operation", RiskLevel.HIGH, "runs a program"),
+    }
+)
+
+
+def assess(
+    access: AccessTuple, history: History = NO_HISTORY, *, includes: RiskAssessment | None = None
+) -> RiskAssessment:
+    """Return the risk of approving an access.
+
+    ``includes`` is the risk of something that it covers: a folder is at least as much of a risk as a file in it.
+    """
+    found = list(_reasons(access, history))
+    if includes is not None:
+        found += [reason for reason in includes.reasons if reason not in found]
+    reasons = sorted(found, key=lambda reason: -reason.level.rank)
+    return RiskAssessment(reasons[0].level, tuple(reasons))
+
+
+def _reasons(access: AccessTuple, history: History) -> Iterator[RiskFactor]:
+    yield OPERATIONS[access.operation]
+    if access.resource_type is ResourceType.NETWORK:
+        yield from _of_network(access.target, access.operation)
+    else:
+        yield from _of_path(access.target, access.operation)
+    if history.denials:
+        yield RiskFactor("denied_before", RiskLevel.MEDIUM, "was denied before")
+    if history.revocations:
+        yield RiskFactor("revoked_before", RiskLevel.MEDIUM, "was approved before, and the approval was revoked")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+_SECRETS = (
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d"),
+    *("/etc/ssl/private", "/etc/pki/tls/private", "/etc/krb5.keytab", "/etc/kubernetes", "/run/secrets"),
+    *("/var/run/secrets", "/etc/NetworkManager/system-connections", "/etc/wireguard", "/etc/letsencrypt"),
+)
+_SECRETS_OF_A_USER = (
+    *("/.ssh", "/.gnupg", "/.aws", "/.azure", "/.kube", "/.config/gcloud", "/.docker", "/.netrc", "/.pgpass"),
+    *("/.pypirc", "/.npmrc", "/.git-credentials", "/.config/gh", "/.password-store", "/.local/share/keyrings"),
+    *("/.mozilla", "/.config/google-chrome", "/.config/chromium", "/.bash_history", "/.zsh_history"),
+    *("/.python_history", "/.my.cnf", "/.vault-token", "/.config/rclone", "/.terraform.d"),
+    *("/.cargo/credentials.toml", "/.config/pip/pip.conf"),
+)
+_SECRET_NAME = re.compile(
+    r"\.env(\.[\w-]+)?|\.netrc|\.pgpass|\.git-credentials|\.htpasswd|id_(rsa|dsa|ecdsa|ed25519)(_sk)?"
+    r"|.*\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk|ovpn|asc|keytab)"
+    r"|(credentials|secrets?)(\.json|\.toml|\.ya?ml)?|service[-_]account.*\.json",
+    re.IGNORECASE,
+)
+_SECRETS_OF_A_PROCESS = re.compile(r"/proc/(\d+|self|thread-self)/(environ|mem|maps|fd|root|cwd)(/.*)?|/proc/kcore")
+_PUBLIC = ("/usr/share", "/usr/lib", "/usr/include", "/usr/local/share")
+_HOME = re.compile(r"(?:/root|/home/[^/]+|/Users/[^/]+|/var/home/[^/]+)(?=/|$)")
+_HOMES = frozenset({"/home", "/Users", "/var/home"})
+_DEVICE = re.compile(r"/dev/(sd|nvme|vd|xvd|mmcblk|dm-|mapper|mem|kmem|port|disk|loop).*")
+_TEMPORARY = "/tmp"  # noqa: S108 - the name of a target; no file is created
+_SYSTEM = ("/etc", "/proc", "/sys", "/var", "/run", "/boot", "/dev")
+_PROGRAMS = ("/bin", "/sbin", "/usr", "/lib", "/lib64", "/boot", "/opt", "/etc", "/var/spool/cron", "/snap")
+_PROGRAMS_OF_A_USER = (
+    *("/.bashrc", "/.bash_profile", "/.bash_login", "/.profile", "/.zshrc", "/.zprofile", "/.zshenv", "/.config/fish"),
+    *("/.config/autostart", "/.config/systemd", "/.local/bin", "/bin", "/.local/lib", "/.vimrc", "/.gitconfig"),
+    *("/.config/git",),
+)
+_PROGRAM_NAME = re.compile(r".*\.(so(\.\d+)*|exe|dll|sh|bash|py|pyc|pth|service|timer|desktop)", re.IGNORECASE)
+_ANY_COMMAND = re.compile(
+    r"(ba|da|z|k|fi|c|tc)?sh|busybox|python[\d.]*|perl|ruby|node|deno|bun|php|lua[\d.]*|env|xargs|sudo|su|doas|pkexec"
+    r"|docker|podman|kubectl|ssh|systemctl|systemd-run|nsenter|chroot|gdb|strace"
+)
+_WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
+
+
+def _of_path(target: str, operation: Operation) -> Iterator[RiskFactor]:
+    found = _HOME.match(target)
+    inside = target[found.end() :] if found else ""
+    if operation is Operation.EXECUTE:
+        if _ANY_COMMAND.fullmatch(target.rpartition("/")[2]):
+            yield RiskFactor("any_command", RiskLevel.HIGH, "this program can run any command")
+        return
+    if _is_secret(target, inside):
+        yield RiskFactor("secret", RiskLevel.HIGH, "contains keys, passwords or other credentials")
+    elif place := _of_place(target, inside, is_in_home=found is not None):
+        yield place
+    if operation in _WRITING and _is_program(target, inside):
+        yield RiskFactor("program", RiskLevel.HIGH, "changes programs, or settings that start programs")
+
+
+def _of_place(target: str, inside: str, *, is_in_home: bool) -> RiskFactor | None:
+    found: tuple[str, RiskLevel, str] | None = None
+    if target == "/":
+        found = ("everything", RiskLevel.HIGH, "covers every file of the machine")
+    elif is_in_home and not inside:
+        found = ("home", RiskLevel.HIGH, "covers a whole home folder, with its keys and passwords")
+    elif target in _HOMES:
+        found = ("homes", RiskLevel.HIGH, "covers the home folders of all users")
+    elif _DEVICE.fullmatch(target):
+        found = ("device", RiskLevel.HIGH, "is a disk or memory device of the machine")
+    elif target.count("/") == 1 and target != _TEMPORARY:
+        found = ("broad", RiskLevel.HIGH, "covers a folder at the top of the file system")
+    elif is_in_home:
+        found = ("in_home", RiskLevel.MEDIUM, "is in a home folder")
+    elif _is_below(target, _SYSTEM):
+        found = ("system", RiskLevel.MEDIUM, "belongs to the system")
+    return RiskFactor(*found) if found else None
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def _is_secret(target: str, inside: str) -> bool:
+    if _is_below(target, _SECRETS) or _is_below(inside, _SECRETS_OF_A_USER) or _SECRETS_OF_A_PROCESS.fullmatch(target):
+        return True
+    return bool(_SECRET_NAME.fullmatch(target.rpartition("/")[2])) and not _is_below(target, _PUBLIC)
+
+
+def _is_program(target: str, inside: str) -> bool:
+    if _is_below(target, _PROGRAMS) or _is_below(inside, _PROGRAMS_OF_A_USER):
+        return True
+    return bool(_PROGRAM_NAME.fullmatch(target))
+
+
+# ---- network ---------------------------------------------------------------------------------------------------------
+
+_WEB = frozenset({"http", "https", "ws", "wss"})
+_WEB_PORTS = frozenset({None, 80, 443, 8080, 8443})
+_NOT_ENCRYPTED = frozenset({"http", "ws", "ftp", "telnet", "smtp", "ldap", "redis", "mysql", "postgresql"})
+_METADATA_ADDRESSES = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "192.0.0.192", "fd00:ec2::254"),
+    )
+)
+_METADATA = frozenset(
+    {
+        *map(str, _METADATA_ADDRESSES),
+        *("metadata.google.internal", "metadata", "instance-data", "metadata.azure.internal"),
+    }
+)
+_PRIVATE_NAMES = (".internal", ".local", ".lan", ".corp", ".home.arpa")
+_MOST_ADDRESSES = 256
+_CONTROL_SOCKET = re.compile(
+    r"/(?:var/)?run/(?:docker|podman/podman|containerd/containerd|crio/crio|dbus/system_bus_socket|systemd/).*"
+)
+
+
+def _of_network(target: str, operation: Operation) -> Iterator[RiskFactor]:
+    try:
+        parsed = parse_declaration(target)
+    except InvalidInputError:
+        yield RiskFactor("unreadable", RiskLevel.HIGH, "the target cannot be parsed")
+        return
+    if parsed.kind is TargetKind.UNIX:
+        yield _of_socket(parsed.socket or "")
+        return
+    yield from _of_host(parsed)
+    if parsed.scheme in _NOT_ENCRYPTED and not _is_loopback(parsed):
+        level = RiskLevel.MEDIUM if operation is Operation.RECEIVE else RiskLevel.HIGH
+        yield RiskFactor("not_encrypted", level, "is not encrypted: the data can be read and changed in transit")
+    if parsed.scheme not in _WEB and parsed.port not in _WEB_PORTS:
+        yield RiskFactor("service", RiskLevel.MEDIUM, f"uses port {parsed.port}, which is not a web port")
+
+
+def _of_socket(address: str) -> RiskFactor:
+    if _CONTROL_SOCKET.fullmatch(address):
+        return RiskFactor("control", RiskLevel.HIGH, "controls the machine or its containers")
+    return RiskFactor("local_service", RiskLevel.MEDIUM, "is a service of this machine")
+
+
+def _of_host(parsed: NetworkTarget) -> Iterator[RiskFactor]:
+    host = parsed.host
+    if host in _METADATA:
+        yield RiskFactor("metadata", RiskLevel.HIGH, "serves the credentials of a cloud machine")
+    elif parsed.kind is TargetKind.NETWORK:
+        yield from _of_range(host)
+    elif parsed.kind is TargetKind.WILDCARD:
+        yield RiskFactor("breadth", RiskLevel.MEDIUM, f"covers every host below {host}")
+    elif _is_loopback(parsed):
+        yield RiskFactor(
+            "loopback", RiskLevel.MEDIUM, "reaches services on this machine, which often trust local callers"
+        )
+    elif is_address(host):
+        yield _of_address(host)
+    elif "." not in host or host.endswith(_PRIVATE_NAMES):
+        yield RiskFactor("private", RiskLevel.MEDIUM, "is a name of a private network")
+    yield from _of_letters(host)
+
+
+def _of_letters(host: str) -> Iterator[RiskFactor]:
+    if mixed_scripts(unicode_host(host)):
+        yield RiskFactor(
+            "confusable", RiskLevel.HIGH, "mixes letters of several scripts, so it can look like another name"
+        )
+    elif "xn--" in host:
+        yield RiskFactor(
+            "other_letters", RiskLevel.MEDIUM, "has letters outside ASCII, so it can look like another name"
+        )
+
+
+def _of_range(text: str) -> Iterator[RiskFactor]:
+    network = ipaddress.ip_network(text)
+    if any(address in network for address in _METADATA_ADDRESSES if address.version == network.version):
+        yield RiskFactor(
+            "metadata", RiskLevel.HIGH, "includes an address that serves the credentials of a cloud machine"
+        )
+    level = RiskLevel.HIGH if network.num_addresses > _MOST_ADDRESSES else RiskLevel.MEDIUM
+    yield RiskFactor("breadth", level, f"covers {network.num_addresses:,} addresses")
+
+
+def _of_address(host: str) -> RiskFactor:
+    address = ipaddress.ip_address(host)
+    if address.is_link_local:
+        return RiskFactor("link_local", RiskLevel.HIGH, "is a link-local address, where metadata services run")
+    if address.is_private:
+        return RiskFactor("private", RiskLevel.MEDIUM, "is an address of a private network")
+    return RiskFactor("address", RiskLevel.MEDIUM, "is an address without a name, whose owner can change")
+
+
+def _is_loopback(parsed: NetworkTarget) -> bool:
+    if is_address(parsed.host):
+        return ipaddress.ip_address(parsed.host).is_loopback
+    return host_key(parsed.host) == LOOPBACK or parsed.host.endswith(".localhost")
+
 
 LONGEST_REASON = 2000
 _LONGEST_ID = 100

@@ -1,3 +1,1 @@
 """The command line."""
-
-from __future__ import annotations

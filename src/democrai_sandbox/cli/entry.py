@@ -69,11 +69,11 @@ def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
     try:
         options = _parsed(command, given[1:])
         # Imported before the command, because an import can fail or be refused after an error.
-        from .errors import report_error  # noqa: PLC0415 - see above
+        from .errors import heed_signals, report_error  # noqa: PLC0415 - see above
 
         ending = report_error
         if heeds_signals:
-            _heed_signals()
+            heed_signals()
         return _done(options)
     except BrokenPipeError:
         raise
@@ -128,18 +128,10 @@ def _done(options: argparse.Namespace) -> int:
         return int(getattr(import_module(f".{module}", __package__), name)(options, output))
 
 
-def _heed_signals() -> None:
-    from .signals import heed_signals  # noqa: PLC0415 - see above
-
-    heed_signals()
-
-
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
-    signals = sys.modules.get(
-        f"{__package__}.signals"
-    )  # no import at this point; if the module is missing, it was Ctrl-C
-    if signals is not None:
-        signals.end_by(interrupt)
+    ending = sys.modules.get(f"{__package__}.errors")  # no import at this point; if it is missing, it was Ctrl-C
+    if ending is not None:
+        ending.end_by(interrupt)
     return _INTERRUPTED
 
 

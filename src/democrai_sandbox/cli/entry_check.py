@@ -1,10 +1,4 @@
-"""Test of each proposed entry: repeat the run without it, if repeating is harmless.
-
-Files that the run created are moved aside during its repetitions, and restored at the end.
-
-A run that only reads is repeated by default. One that creates, changes, deletes, sends, connects, starts a program or
-uses native code is repeated on request (``--check``). Entries that were not tested are marked in the proposal.
-"""
+"""Test of each proposed entry: repeat the run without it, if repeating is harmless."""
 
 from __future__ import annotations
 
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.proposal import ObservedUse, Proof, Proposal, Suggestion
-    from democrai_sandbox.runtime.recording import Recording
+    from democrai_sandbox.runtime.extension_run import Recording
 
 
 class MovedAsideFiles:
@@ -149,6 +143,11 @@ def check(
     """Repeat the run under the proposal and without each entry in turn, if that is harmless or ``wanted``.
 
     ``looked`` returns a proposal that includes probes of libraries; it is used if the run fails without them.
+
+    Files that the run created are moved aside during its repetitions, and restored at the end.
+
+    A run that only reads is repeated by default. One that creates, changes, deletes, sends, connects, starts a program
+    or uses native code is repeated on request (``--check``). Entries that were not tested are marked in the proposal.
     """
     if wanted is False:
         return EntryChecks(suggestion, None, untried="--no-check was given", fix=_CHECK)

@@ -1,41 +1,35 @@
-"""Error output and exit status of a failed command."""
+"""Failed and interrupted commands: error output, exit status, and termination signals.
+
+A signal cleans up as Ctrl-C does, then ends the process.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import (
-    AccountConflict,
-    CommandMisused,
-    CommandRefused,
-    DatabaseUnreachable,
-    DecisionConflict,
-    ExternalAccessCheckFailed,
-    HostRefused,
-    NodeRefused,
-    NodeUnreachable,
-    SandboxError,
-)
+from democrai_sandbox import errors
 
 from .commands import PROGRAM
 from .output import Exit, shortened, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import FrameType
 
-    from .node_client import NodeClient
+    from .connection import NodeClient
 
-_STATUSES: Mapping[type[SandboxError], Exit] = MappingProxyType(
+_STATUSES: Mapping[type[errors.SandboxError], Exit] = MappingProxyType(
     {
-        CommandMisused: Exit.USAGE,
-        NodeUnreachable: Exit.UNREACHABLE,
-        DatabaseUnreachable: Exit.UNREACHABLE,
-        ExternalAccessCheckFailed: Exit.UNREACHABLE,
-        DecisionConflict: Exit.CONFLICT,
-        AccountConflict: Exit.CONFLICT,
+        errors.CommandMisused: Exit.USAGE,
+        errors.NodeUnreachable: Exit.UNREACHABLE,
+        errors.DatabaseUnreachable: Exit.UNREACHABLE,
+        errors.ExternalAccessCheckFailed: Exit.UNREACHABLE,
+        errors.DecisionConflict: Exit.CONFLICT,
+        errors.AccountConflict: Exit.CONFLICT,
     }
 )
 _NEW_TOKEN = "create a new token with democrai-sandbox admin token create"  # noqa: S105 - a fix
@@ -68,22 +62,22 @@ def report_error(error: Exception, asked: NodeClient | None = None) -> int | Non
 
 def status_of(error: Exception) -> Exit:
     """Return the exit status for an error."""
-    if isinstance(error, NodeRefused):
+    if isinstance(error, errors.NodeRefused):
         return _OF_NODES.get(error.status, Exit.FAILED)
     return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), Exit.FAILED)
 
 
 def error_text(error: Exception) -> str | None:
     """Return the error text with its code once; None for an unexpected error."""
-    if isinstance(error, ExternalAccessCheckFailed):
+    if isinstance(error, errors.ExternalAccessCheckFailed):
         return f"{error.code}: {_one_line(error.__cause__)}" if error.__cause__ else error.code
-    if isinstance(error, NodeRefused):
+    if isinstance(error, errors.NodeRefused):
         return _refusal(error)
-    if isinstance(error, SandboxError):
+    if isinstance(error, errors.SandboxError):
         text = str(error)
         return text if text.startswith(f"{error.code}: ") else error.diagnostics()
     if isinstance(error, OSError):  # such as an unreadable file or a full disk
-        return f"{CommandRefused.code}: {_of_system(error)}"
+        return f"{errors.CommandRefused.code}: {_of_system(error)}"
     if isinstance(error, ImportError):
         return _one_line(error) if str(error).startswith(f"{PROGRAM} needs ") else _not_imported(error)
     return None
@@ -101,12 +95,12 @@ def _not_imported(error: ImportError) -> str:
     """Return the text for an incomplete or broken installation."""
     name = error.name or ""
     what = f"the package {name.partition('.')[0]!r} cannot be imported: " if name else ""
-    return f"{HostRefused.code}: {what}{_one_line(error)}\nreinstall it in {sys.prefix}"
+    return f"{errors.HostRefused.code}: {what}{_one_line(error)}\nreinstall it in {sys.prefix}"
 
 
-def _refusal(error: NodeRefused) -> str:
+def _refusal(error: errors.NodeRefused) -> str:
     """Return the answer of the node; texts of extensions in it cannot start new lines."""
-    said = shortened(NodeRefused(error.status, _visible(error.answer)).diagnostics(), _LONGEST)
+    said = shortened(errors.NodeRefused(error.status, _visible(error.answer)).diagnostics(), _LONGEST)
     fix = _FIXES.get(error.status) or _FIXES_BY_CODE.get(str(error.answer.get("code")))
     return f"{said}: {fix}" if fix else said
 
@@ -121,3 +115,28 @@ def _visible(value: Any) -> Any:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""The second is sent when a terminal closes."""
+
+
+def heed_signals() -> None:
+    """Let these signals raise ``KeyboardInterrupt`` with their number. Ignored ones, as with nohup, stay ignored."""
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+
+
+def end_by(interrupt: KeyboardInterrupt) -> None:
+    """End this process by the signal that raised this, so that its parent can see it; not for Ctrl-C."""
+    for number in interrupt.args:
+        if number in _ENDING:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    for one in _ENDING:
+        signal.signal(one, signal.SIG_IGN)  # the cleanup must not be interrupted
+    raise KeyboardInterrupt(number)

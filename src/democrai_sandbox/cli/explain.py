@@ -1,34 +1,106 @@
-"""``democrai-sandbox explain``: explain an error line, a code or an access."""
+"""``democrai-sandbox explain``, ``status`` and ``doctor``: explain errors and accesses, and report the layers."""
 
 from __future__ import annotations
 
 import sys
+from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import (
-    CommandMisused,
-    CommandRefused,
-    ConfigInvalid,
-    NodeRefused,
-    NodeUnreachable,
-    StateUnusable,
-)
+from democrai_sandbox import errors
 from democrai_sandbox.policy import Operation, ResourceType, Subject, chain_from_list
 
 from . import connection
-from .output import Exit, Mood, visible
-from .status import show_layers
+from .connection import configuration
+from .output import Exit, Mood, visible, when
 from .terminal import columns
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from democrai_sandbox.errors.catalogue import ErrorEntry
     from democrai_sandbox.errors.error_line import ErrorLine
     from democrai_sandbox.host.explain.explanation import Explanation
 
     from .output import CommandOutput
+
+_LAYER_MOODS: Mapping[str, Mood] = MappingProxyType(
+    {"ok": Mood.OK, "degraded": Mood.WARNING, "off": Mood.FAINT, "unsupported": Mood.FAINT}
+)
+
+
+def show_layers(output: CommandOutput, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write the lines of a report (``Line.as_dict()``), grouped by area, each with its fix."""
+    wide = max((len(line["title"]) for line in lines), default=0)
+    for area, found in groupby(lines, lambda line: line["area"]):
+        output.line(visible(str(area)), Mood.STRONG)
+        for line in found:
+            _show_layer(output, line, wide)
+
+
+def is_well(line: Mapping[str, Any]) -> bool:
+    """Return whether a line needs no action; a control that is not enabled may be off."""
+    return bool(line["state"] == "ok" or (not line["wanted"] and line["state"] != "degraded"))
+
+
+def problem_words(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the lines that need an action as a sentence, or an empty text."""
+    ill = [visible(line["title"]) for line in lines if not is_well(line)]
+    return f"{len(ill)} problem{'s' if len(ill) > 1 else ''}: {', '.join(ill)}" if ill else ""
+
+
+def _show_layer(output: CommandOutput, line: Mapping[str, Any], wide: int) -> None:
+    state, well = line["state"], is_well(line)
+    mood = _LAYER_MOODS[state] if well or state == "degraded" else Mood.BAD
+    asked = "" if line["wanted"] or state == "ok" else " (not enabled)"
+    painted = output.coloured(f"{visible(state):<11}", mood)
+    output.line(f"  {painted}  {visible(line['title']):<{wide}}  {visible(line['summary'])}{asked}")
+    if line["fix"] and state != "ok":
+        output.line(f"  {'':11}  {'':{wide}}  fix: {visible(line['fix'])}")
+
+
+def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Show every layer of a node."""
+    node = connection.node(options)
+    found = node.get("/status")
+    if output.is_json:
+        output.data("status.show/1", found)
+        return Exit.OK if found["ok"] else Exit.FAILED
+    head = (
+        f"node {found['node']} at {node.url}, version {found['version']}, process {found['pid']}, {when(found['at'])}"
+    )
+    output.line(visible(head))
+    show_layers(output, found["lines"])
+    wrong = problem_words(found["lines"])
+    output.line(wrong or "everything that the configuration enables works", Mood.BAD if wrong else Mood.OK)
+    return Exit.OK if found["ok"] else Exit.FAILED
+
+
+def run_doctor(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Run all checks and report them."""
+    settings = configuration(options).settings
+    from democrai_sandbox.host.doctor import examine  # noqa: PLC0415 - takes its time
+
+    report = examine(settings, egress=options.egress, tell=lambda what: output.progress(f"checking {what}"))
+    output.progress("")
+    found = report.as_dict()
+    if output.is_json:
+        del found["node"], found["pid"]
+        output.data("doctor.show/1", found)
+        return Exit.OK if report.is_well else Exit.FAILED
+    lines = [line.as_dict() for line in report.lines]
+    show_layers(output, lines)
+    if options.attempts:
+        output.line("tried", Mood.STRONG)
+        for attempt in report.attempts:
+            mark = "stopped" if attempt.ok else "HOLE"
+            text = f"  {mark:<11}  {attempt.where}: {attempt.act}: {attempt.outcome}"
+            output.line(visible(text), None if attempt.ok else Mood.BAD)
+    wrong = problem_words(lines)
+    output.line(wrong or "everything that the configuration enables works here", Mood.BAD if wrong else Mood.OK)
+    return Exit.OK if report.is_well else Exit.FAILED
+
 
 _LAYERS = ("landlock", "seccomp", "egress", "helper", "spawn")
 _ANSWERS = {"allows": "allows", "denies": "denies", "silent": "-"}
@@ -179,7 +251,13 @@ def _entry(entry: ErrorEntry) -> dict[str, Any]:
 
 _STDIN = "-"
 _MOST_READ = 1 << 20
-_UNASKED = (CommandRefused, NodeUnreachable, NodeRefused, ConfigInvalid, StateUnusable)
+_UNASKED = (
+    errors.CommandRefused,
+    errors.NodeUnreachable,
+    errors.NodeRefused,
+    errors.ConfigInvalid,
+    errors.StateUnusable,
+)
 """Errors of asking a node; the line is explained without it."""
 _NETWORK = frozenset({Operation.CONNECT, Operation.RECEIVE, Operation.SEND})
 
@@ -189,7 +267,7 @@ def run_explain(options: argparse.Namespace, output: CommandOutput) -> int:
     given = [name for name in ("line", "code", "subject") if getattr(options, name) is not None]
     if len(given) != 1:
         what = "nothing to explain" if not given else f"{' and '.join(given)} cannot be combined"
-        raise CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
+        raise errors.CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
     if options.code is not None:
         from democrai_sandbox.errors.catalogue import entry_of  # noqa: PLC0415 - takes its time
 
@@ -215,7 +293,7 @@ def _read() -> str:
     with open(0, "rb", closefd=False) as stream:  # by number: sys.stdin can be None
         data = stream.read(_MOST_READ + 1)
     if len(data) > _MOST_READ:
-        raise CommandMisused(
+        raise errors.CommandMisused(
             f"more than {_MOST_READ} bytes", fix="pass only the end of the log, for example with tail -n 100"
         )
     return data.decode("utf-8", "backslashreplace")
@@ -243,7 +321,7 @@ def _from_node(options: argparse.Namespace, line: str, reading: ErrorLine) -> tu
 def _access(options: argparse.Namespace, output: CommandOutput) -> int:
     for name in ("operation", "target"):
         if getattr(options, name) is None:
-            raise CommandMisused(f"--{name} is missing", fix="give --subject, --operation and --target")
+            raise errors.CommandMisused(f"--{name} is missing", fix="give --subject, --operation and --target")
     chain = [part for part in options.chain.replace("->", ",").replace(" ", "").split(",") if part]
     question = {
         "subject": options.subject,
@@ -276,8 +354,8 @@ def _resource_type(options: argparse.Namespace) -> str:
 
 
 def _by_manifest(file: str, asked: dict[str, Any]) -> Explanation:
+    from democrai_sandbox.host.explain.explainer import explain_by_manifest  # noqa: PLC0415 - the same
     from democrai_sandbox.host.explain.explanation import AccessToExplain  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.host.explain.offline import explain_by_manifest  # noqa: PLC0415 - the same
 
     question = AccessToExplain(
         Subject.parse(asked["subject"]),

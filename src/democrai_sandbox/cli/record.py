@@ -10,34 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import (
-    CallTimeout,
-    CommandRefused,
-    ExtensionFailed,
-    InstallFailed,
-    SandboxDenied,
-    SandboxError,
-)
+from democrai_sandbox import errors
 
-from .confirmation import confirm_replacing
+from . import run
 from .entry_check import RecordedRun, RunFunctions, check
-from .files import READABLE, open_text, write_whole
+from .files import READABLE, confirm_replacing, open_text, write_whole
 from .output import CommandOutput, Exit, Mood, visible
-from .run import say_all, say_failure
-from .run_options import (
-    call,
-    configured,
-    environment,
-    named,
-    parameters,
-    protected,
-    read_manifest,
-    script_file,
-    script_spec,
-    settings_of,
-    surface,
-    variables,
-)
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +24,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.proposal import Proposal, Suggestion
     from democrai_sandbox.policy import AccessRule
-    from democrai_sandbox.runtime.recording import Recording
+    from democrai_sandbox.runtime.extension_run import Recording
 
     from .entry_check import EntryChecks
 
@@ -97,7 +75,7 @@ def _suggested(recording: Recording, manifest: Manifest, options: argparse.Names
         return recording.suggestion(manifest, most=options.generalise, **more)
     except ManifestError as error:  # the manifest that would be proposed
         problem = "; ".join(one.message for one in error.problems)
-        raise CommandRefused(
+        raise errors.CommandRefused(
             f"the observations do not fit into a manifest: {problem}", fix="combine more of them: --generalise 10"
         ) from None
 
@@ -268,33 +246,33 @@ _MOST_WRITTEN = 1024 * 1024
 def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
     """Record a script."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415
+    from democrai_sandbox.runtime.extension_run import Recording  # noqa: PLC0415
 
-    file, shut = script_file(options), protected(options)
-    manifest, bare = read_manifest(options.manifest, named(file))
+    file, shut = run.script_file(options), run.protected(options)
+    manifest, bare = run.read_manifest(options.manifest, run.named(file))
 
-    def run(under: Manifest | None = None) -> RecordedRun:
+    def run_visibly(under: Manifest | None = None) -> RecordedRun:
         """Run it with its output on standard error, because standard output is for the proposal."""
-        spec = script_spec(options, file, under or manifest, shut, observe=under is None)
+        spec = run.script_spec(options, file, under or manifest, shut, observe=under is None)
         recording = Recording()
         status = single_run.run_script(spec, options.arguments, recording, timeout=options.timeout, streams=(0, 2, 2))
         return RecordedRun(recording, status)
 
     def run_quietly(under: Manifest) -> RecordedRun:
         """Run it without input, and capture its output."""
-        spec, recording = script_spec(options, file, under, shut), Recording()
+        spec, recording = run.script_spec(options, file, under, shut), Recording()
         with TemporaryFile() as written, Path(os.devnull).open("r+b", buffering=0) as nowhere:
             streams = (nowhere.fileno(), written.fileno(), nowhere.fileno())
             try:
                 status = single_run.run_script(
                     spec, options.arguments, recording, timeout=options.timeout, streams=streams
                 )
-            except CallTimeout:
+            except errors.CallTimeout:
                 status = Exit.FAILED
             written.seek(0)
             return RecordedRun(recording, status, written.read(_MOST_WRITTEN))
 
-    return report(options, output, manifest, RunFunctions(run, run, run_quietly), bare=bare)
+    return report(options, output, manifest, RunFunctions(run_visibly, run_visibly, run_quietly), bare=bare)
 
 
 # ---- extensions ------------------------------------------------------------------------------------------------------
@@ -325,8 +303,8 @@ def run_extension(options: argparse.Namespace, output: CommandOutput) -> int:
             runs = RunFunctions(install, install, once="an installation is not repeated for each entry")
             return report(options, output, manifest, runs, pointer="/install")
         pointer = "/runtime" if "/runtime" in manifest.sections else ""
-        granted = configured(options, manifest)
-        packages = environment(options) or _requirements(subject)
+        granted = run.configured(options, manifest)
+        packages = run.environment(options) or _requirements(subject)
         call_it = partial(_called, subject, packages)
         runs = RunFunctions(call_it, call_it, partial(call_it, quiet=True))
         return report(options, output, manifest, runs, pointer=pointer, granted=granted)
@@ -339,34 +317,34 @@ def _called(
     from democrai_sandbox.runtime.extension_run import ExtensionRun  # noqa: PLC0415 - takes its time
 
     options, output, manifest, folder, _ = subject
-    settings = settings_of(options)
+    settings = run.settings_of(options)
     extension = ExtensionRun(
         manifest.kind,
         folder,
         observe=under is None,
         manifest=under or manifest,
         environment=packages,
-        env=variables(options.env),
-        protected=protected(options),
+        env=run.variables(options.env),
+        protected=run.protected(options),
         timeout=options.timeout,
-        approve=[rule.to_dict() for rule in configured(options, manifest)],
+        approve=[rule.to_dict() for rule in run.configured(options, manifest)],
         services={"engines.settings": lambda _view: settings},
     )
     if under is not None:
         extension.start_by(None, None)
     try:
         with extension:
-            result = call(extension, surface(options), parameters(options))
-    except (SandboxDenied, ExtensionFailed, CallTimeout) as error:
+            result = run.call(extension, run.surface(options), run.parameters(options))
+    except (errors.SandboxDenied, errors.ExtensionFailed, errors.CallTimeout) as error:
         if not quiet:
-            say_failure(output, error, extension.printed)
+            run.say_failure(output, error, extension.printed)
         return RecordedRun(extension.recording, Exit.FAILED)
-    except SandboxError:
+    except errors.SandboxError:
         if not quiet:
             raise
         return RecordedRun(extension.recording, Exit.FAILED)
     if not quiet:
-        say_all(output, extension.printed)
+        run.say_all(output, extension.printed)
     return RecordedRun(extension.recording, Exit.OK, result)
 
 
@@ -382,7 +360,7 @@ def _requirements(subject: _RecordedExtension) -> str:
     if install is None or not install.requirements:
         return ""
     output.progress("installing requirements")
-    found = install_once(manifest, folder, f"{scratch}/data", protected=protected(options))
+    found = install_once(manifest, folder, f"{scratch}/data", protected=run.protected(options))
     output.progress("")
     return found
 
@@ -393,8 +371,8 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
     Files are checked against the manifest in both cases: pip probes many files that it does not need.
     """
     from democrai_sandbox.manifests.proposal import section_of  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.extension_run import Installation, Recording  # noqa: PLC0415
     from democrai_sandbox.runtime.installs.installer import install_once, without_requests  # noqa: PLC0415
-    from democrai_sandbox.runtime.recording import Installation, Recording  # noqa: PLC0415
 
     options, output, manifest, folder, scratch = subject
     recording = Recording()
@@ -404,9 +382,9 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
     place = f"{scratch}/{'observed' if under is None else 'checked'}"
     decider = Installation(recording) if under is None else None
     try:
-        install_once(wanted, folder, place, decider=decider, protected=protected(options), timeout=options.timeout)
-    except InstallFailed as error:
-        say_all(output, error.diagnostics(), Mood.BAD)
+        install_once(wanted, folder, place, decider=decider, protected=run.protected(options), timeout=options.timeout)
+    except errors.InstallFailed as error:
+        run.say_all(output, error.diagnostics(), Mood.BAD)
         return RecordedRun(recording, Exit.FAILED)
     return RecordedRun(recording, Exit.OK)
 
@@ -416,13 +394,13 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
 
 def run_suggest(options: argparse.Namespace, output: CommandOutput) -> int:
     """Propose a manifest from traces."""
-    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.extension_run import Recording  # noqa: PLC0415 - takes its time
 
     recording = Recording()
     for trace in options.traces:
         with open_text(trace, fix="name a file written by record --trace FILE") as lines:
             recording.read(lines)
-    manifest, bare = read_manifest(options.manifest, named(os.path.realpath(options.traces[0])))
+    manifest, bare = run.read_manifest(options.manifest, run.named(os.path.realpath(options.traces[0])))
     seen = RecordedRun(recording, Exit.OK)
     runs = RunFunctions(lambda: seen, None, once="a trace cannot be run")
     return report(options, output, manifest, runs, bare=bare)

@@ -10,16 +10,9 @@ from urllib.parse import quote, unquote
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 
+from democrai_sandbox import errors
 from democrai_sandbox.access.caller import Caller  # noqa: TC001 - the same
-from democrai_sandbox.access.risk import RiskLevel, assess
-from democrai_sandbox.errors import (
-    ConfirmationNeeded,
-    ExternalAccessAdminRequired,
-    NotSignedIn,
-    ScopeMissing,
-    SignInRefused,
-    SignInThrottled,
-)
+from democrai_sandbox.access.verdicts import RiskLevel, assess
 from democrai_sandbox.host.accounts.accounts import PLAIN_COOKIE, SECURE_COOKIE
 from democrai_sandbox.host.authentication import Identity, Visit
 
@@ -57,7 +50,7 @@ def person(request: Request) -> Visitor:
     """Return the user of a page, or redirect to the sign-in page. Tokens do not open pages."""
     visitor = person_if_any(request)
     if visitor is None:
-        raise NotSignedIn(sign_in_at(request))
+        raise errors.NotSignedIn(sign_in_at(request))
     return visitor
 
 
@@ -82,9 +75,9 @@ def holder(scope: Scope) -> Callable[[Request], Visitor]:
 def admitted(request: Request, visitor: Visitor | None, scope: Scope) -> Visitor:
     """Return the API caller; refuse a call without a session or a token with the scope."""
     if visitor is None:
-        raise NotSignedIn(sign_in_at(request))
+        raise errors.NotSignedIn(sign_in_at(request))
     if visitor.identity.scopes is not None and scope not in visitor.identity.scopes:
-        raise ScopeMissing(scope)
+        raise errors.ScopeMissing(scope)
     return visitor
 
 
@@ -109,7 +102,7 @@ def require_fresh(request: Request, visitor: Visitor, *, back: str = "", within:
     if not late or sandbox.accounts is None or visitor.identity.scopes is not None:
         return
     if not sandbox.accounts.is_confirmed(visitor.identity.session_key, late):
-        raise ConfirmationNeeded(f"{own_path(request, '/account/confirm')}?next={quote(back or _page(request))}")
+        raise errors.ConfirmationNeeded(f"{own_path(request, '/account/confirm')}?next={quote(back or _page(request))}")
 
 
 def visit_of(request: Request) -> Visit:
@@ -178,7 +171,7 @@ def _cookies(header: str) -> dict[str, str]:
 def require_administrator(visitor: Visitor) -> None:
     """Refuse a user who may not decide, with the error of the access service."""
     if not visitor.may_decide:
-        raise ExternalAccessAdminRequired("this needs an administrator: the super role, and no organization")
+        raise errors.ExternalAccessAdminRequired("this needs an administrator: the super role, and no organization")
 
 
 _LONGEST = 2000
@@ -244,9 +237,9 @@ def refused_password(request: Request, visitor: Visitor, password: str) -> Refus
         return RefusedPassword(422, "Enter your password to confirm this.")
     try:
         accounts.confirm_password(visitor.identity.session_key, password)
-    except SignInRefused:
+    except errors.SignInRefused:
         return RefusedPassword(401, "Wrong password.")
-    except SignInThrottled as error:
+    except errors.SignInThrottled as error:
         text = f"Too many wrong passwords. Try again in {wait_words(error.retry_after)}."
         return RefusedPassword(429, text, error.retry_after)
     return None

@@ -8,10 +8,10 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, NotSignedIn
 

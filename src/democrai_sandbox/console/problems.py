@@ -13,14 +13,13 @@ from time import perf_counter
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse, Response
 
 from democrai_sandbox import errors
 from democrai_sandbox.errors.access import AuditRecordUnknown
@@ -30,8 +29,7 @@ from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, nearest, pointer_to
 
-from .plain_json import PlainResponse, jsonable
-from .render import render
+from .render import PlainResponse, jsonable, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -17,8 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from democrai_sandbox.errors import AddressTaken, HostRefused
-from democrai_sandbox.host.database import await_database
-from democrai_sandbox.host.node_address import ADDRESS_FILE, announce_node_address
+from democrai_sandbox.host.directories import ADDRESS_FILE, announce_node_address, await_database
 
 from .application import create_app
 from .not_ready import told_not_ready
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from democrai_sandbox.host.accounts.values import Credentials
+    from democrai_sandbox.host.accounts.tables import Credentials
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.host.settings import HostSettings, ServerSettings
 

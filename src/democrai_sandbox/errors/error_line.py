@@ -1,8 +1,4 @@
-"""Parser of pasted error lines: the code, and the subject, operation and target in the line.
-
-A line is recognized by its code, by the full name of its class or by a documented sentence, never by similarity. Errors
-caused by the kernel layer have no code: such a line is reported as a symptom.
-"""
+"""Parser of pasted error lines: the code, and the subject, operation and target in the line."""
 
 from __future__ import annotations
 
@@ -101,7 +97,11 @@ def entry_for(reading: ErrorLine) -> str:
 
 
 def read_line(text: str) -> ErrorLine:
-    """Parse an error line, a traceback, a log line or a problem document; refuse other texts."""
+    """Parse an error line, a traceback, a log line or a problem document; refuse other texts.
+
+    A line is recognized by its code, by the full name of its class or by a documented sentence, never by similarity.
+    Errors caused by the kernel layer have no code: such a line is reported as a symptom.
+    """
     text = text[-LONGEST:]
     lines = [line for line in text.splitlines() if line.strip()][-_MOST_LINES:]
     found = _of_document(text) or _of_lines(lines) or _symptom(lines)

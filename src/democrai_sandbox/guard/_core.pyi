@@ -22,12 +22,19 @@ class AccessQuestion(NamedTuple):
     resume_action: str
     resume_context: str | None
 
-class ObservedEndpoint(NamedTuple):
-    subject: str
-    subject_kind: str
-    host: str
-    addresses: tuple[str, ...]
-    port: int
+@final
+class ObservedEndpoint(tuple[str, str, str, tuple[str, ...], int]):
+    def __new__(cls, fields: tuple[str, str, str, tuple[str, ...], int]) -> Self: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def subject_kind(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+    @property
+    def port(self) -> int: ...
 
 @final
 class Ticket:

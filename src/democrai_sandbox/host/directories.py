@@ -1,21 +1,29 @@
-"""Folders and files of the host: created first, protected from every subject, and accessible under Landlock."""
+"""State of the host: its folders and files, the address of a running node, and the database with its lock.
+
+Folders and files are created first, protected from every subject, and accessible under Landlock.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import logging
 import os
 import stat
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.access.store.database_location import SQLITE, parse_url
-from democrai_sandbox.errors import StateUnusable
+from democrai_sandbox.access.store.database import Database
+from democrai_sandbox.access.store.database_location import SQLITE, parse_url, shown_url
+from democrai_sandbox.errors import DatabaseUnreachable, StateUnusable, StoreUnavailable
 from democrai_sandbox.kernel.settings import ApplicationPlaces
 from democrai_sandbox.policy import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
@@ -192,3 +200,171 @@ def _has_room(folder: str) -> bool:
     except OSError:
         return False
     return True
+
+
+ADDRESS_FILE = "node.url"
+_LONGEST_ADDRESS = 2048
+
+
+class NodeAddress(NamedTuple):
+    """Content of the file."""
+
+    url: str
+    is_held: bool
+    """Whether the node that wrote it still runs."""
+
+
+@contextmanager
+def announce_node_address(folder: str, url: str) -> Iterator[None]:
+    """Write an address to the file for the duration of a block; only the user of this process can read it.
+
+    The node holds a lock on the file while it runs. So a file left by a killed node is not used: its port may belong to
+    another program, which must not receive a token.
+    """
+    place = Path(folder) / ADDRESS_FILE
+    fresh = place.with_name(f"{ADDRESS_FILE}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        fresh.unlink()  # left by a process with the same id
+    number = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(number, fcntl.LOCK_EX)  # of this process alone: a fork does not inherit it
+        os.write(number, f"{url}\n".encode())
+        fresh.replace(place)
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            fresh.unlink()
+        with suppress(FileNotFoundError):
+            if os.path.samestat(place.stat(), os.fstat(number)):  # another node may have replaced it
+                place.unlink()
+        os.close(number)
+
+
+def read_node_address(folder: str) -> NodeAddress | None:
+    """Return the content of the file in a state folder; None without one."""
+    try:
+        number = os.open(Path(folder) / ADDRESS_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        is_held = _is_held(number)
+        text = os.read(number, _LONGEST_ADDRESS).decode("utf-8", "replace")
+    finally:
+        os.close(number)
+    return NodeAddress(text.partition("\n")[0].strip(), is_held)
+
+
+def _is_held(number: int) -> bool:
+    try:
+        fcntl.lockf(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EAGAIN}:
+            return True
+        raise
+    return False
+
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
+_TOLD_EVERY = 60.0
+_log = logging.getLogger(__name__)
+
+
+def await_database(settings: HostSettings, still_waiting: Callable[[], object] = lambda: None) -> None:
+    """Return when the database server answers; raise ``DatabaseUnreachable`` after ``database.wait_seconds``.
+
+    ``still_waiting`` is called before each pause. Do not wait for a database in a file, whose state is known
+    immediately.
+    """
+    if database_file(settings):
+        return
+    deadline = monotonic() + settings.database_wait
+    pause, said, told_at = _FIRST_PAUSE, "", 0.0
+    while (reason := _unreachable_reason_now(settings.database)) is not None:
+        left = deadline - monotonic()
+        if left <= 0:
+            raise unreachable_error(settings.database, reason)
+        if reason != said or monotonic() - told_at >= _TOLD_EVERY:
+            said, told_at = reason, monotonic()
+            _log.warning("waiting for the database for another %.0f s: %s", left, reason)
+        still_waiting()
+        sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    if said:
+        _log.info("the database answers")
+
+
+def unreachable_error(url: str, reason: str) -> DatabaseUnreachable:
+    """Return the error for an unusable server, with the driver's message."""
+    shown = shown_url(parse_url(url, needs_folder=False))
+    return DatabaseUnreachable(
+        f"the database {shown} cannot be used: {reason}",
+        fix="check that its server runs and accepts this user, set database.url, or raise database.wait_seconds",
+    )
+
+
+def unreachable_reason(error: StoreUnavailable) -> str:
+    """Return in one line why a database is not usable."""
+    cause = error.__cause__
+    return " ".join(str(getattr(cause, "orig", None) or cause or error).split())
+
+
+def _unreachable_reason_now(url: str) -> str | None:
+    """Return why the server does not answer; None if it does. Keep no connection open."""
+    database = Database(parse_url(url))
+    try:
+        database.ask(lambda connection: connection.exec_driver_sql("SELECT 1"))
+    except StoreUnavailable as error:
+        return unreachable_reason(error)
+    finally:
+        database.close()
+    return None
+
+
+class DatabaseLock:
+    """Lock of one process. The kernel releases it when the process ends."""
+
+    def __init__(self, database: str) -> None:
+        """Take the lock, or raise with its owner. A database server needs no lock: nodes share it."""
+        self._descriptor = -1
+        if database:
+            self._take(f"{database}.lock", database)
+
+    def release(self) -> None:
+        """Release the lock. Safe to call twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _take(self, path: str, database: str) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateUnusable(
+                f"{path} cannot be opened: {error.strerror}", fix="remove it if it is not a regular file"
+            ) from None
+        try:
+            # A lock of the process, not of the open file, so that forks do not inherit it.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        except OSError:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "another one"
+            os.close(descriptor)
+            raise StateUnusable(
+                f"process {_process_words(holder)} already serves {database}",
+                fix="stop that process, use another state_dir, or use PostgreSQL, which several nodes can share",
+            ) from None
+        self._descriptor = descriptor
+
+
+def _process_words(pid: str) -> str:
+    """Return the process id with the command line, if available."""
+    if not pid.isdecimal():
+        return pid
+    try:
+        words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return pid
+    line = " ".join(word.decode("utf-8", "backslashreplace") for word in words if word)
+    return f"{pid} ({line[:120]!r})" if line else pid

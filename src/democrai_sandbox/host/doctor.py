@@ -27,7 +27,7 @@ from democrai_sandbox.access.store.database_location import parse_url, shown_url
 from democrai_sandbox.access.store.schema import HEAD, peek_schema
 from democrai_sandbox.errors import ConfigInvalid, KernelLayerError, StateUnusable, StoreUnavailable
 from democrai_sandbox.host.config.display import without_password
-from democrai_sandbox.kernel.application import Kernel
+from democrai_sandbox.kernel.application import Kernel, unenforced_here
 from democrai_sandbox.kernel.capability_probe import NOT_TESTED_FIX, probe_in_child_process
 from democrai_sandbox.kernel.helper.protocol import LONGEST_SOCKET_PATH
 from democrai_sandbox.kernel.settings import socket_path
@@ -36,10 +36,8 @@ from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.extensions.registry import discover
 from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
-from .ai_models import key_of
-from .directories import database_file, landlock_application_paths
-from .extension_admin import check_configured
-from .node_address import read_node_address
+from .directories import database_file, landlock_application_paths, read_node_address
+from .extension_admin import check_configured, key_of
 from .settings import ExtensionSettings
 from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
 
@@ -313,10 +311,12 @@ def extension_lines(settings: HostSettings) -> Iterator[ReportLine]:
     registry = discover(runtime)
     found = tuple(registry)
     findings: dict[str, tuple[Finding, ...]] = {}
+    modules = [one for one in found if one.kind.value == "module"]
+    here = [str(one.subject) for one in modules if not runtime.is_isolated(one.subject)]
     for one in found:
-        in_process = one.kind.value == "module" and not runtime.is_isolated(one.subject)
-        findings[str(one.subject)] = lint(one.manifest, in_process=in_process) if one.manifest else ()
+        findings[str(one.subject)] = lint(one.manifest, in_process=str(one.subject) in here) if one.manifest else ()
     yield _readable_extensions(found)
+    yield _isolated(len(modules), here, unenforced_here(settings.os), wanted=settings.os.wants_spawn_server)
     yield _reviewed(findings)
     yield _native(findings)
     if settings.extensions != ExtensionSettings():
@@ -354,6 +354,19 @@ def _readable_extensions(found: tuple[RegisteredExtension, ...]) -> ReportLine:
         return line.ok(counted)
     fix = "run democrai-sandbox manifest check, which shows each problem with its line"
     return line.degraded(f"{counted}; cannot run: {_named(broken)}", fix)
+
+
+def _isolated(count: int, here: list[str], unenforced: tuple[str, ...], *, wanted: bool) -> ReportLine:
+    """Report where modules run, and whether the kernel would confine their workers."""
+    details = {"modules": count, "in_process": here, "unenforced": unenforced}
+    line = ReportLine("isolation", "Isolation", ReportArea.RUNTIME, details=details)
+    told = f"{count - len(here)} of {count} modules run in workers" if count else "no modules"
+    if here:
+        told += f"; in the application's process by sandbox.isolation: {_named(here)}"
+    if not unenforced:
+        return line.ok(f"{told}; the kernel confines workers")
+    summary = f"{told}; not enforced for workers: {'; '.join(unenforced)}"
+    return line.degraded(summary) if wanted else line.ok(summary)
 
 
 def _reviewed(findings: dict[str, tuple[Finding, ...]]) -> ReportLine:

@@ -1,8 +1,4 @@
-"""Observed accesses of subjects since the start of this process, with their reasons, rules and decisions.
-
-It is called on the threads of the accesses, so it is fast and never fails. Its size is limited, because subjects choose
-their accesses.
-"""
+"""Observed accesses of subjects since the start of this process, with their reasons, rules and decisions."""
 
 from __future__ import annotations
 
@@ -98,7 +94,11 @@ class _AccessCount:
 
 
 class Observations:
-    """Written by the guard (``DenialRecorder``, ``EndpointObserver``), read by the console and metrics."""
+    """Written by the guard (``DenialRecorder``, ``EndpointObserver``), read by the console and metrics.
+
+    It is called on the threads of the accesses, so it is fast and never fails. Its size is limited, because subjects
+    choose their accesses.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
@@ -360,7 +360,7 @@ class ReasonFinder:
         for extension in self._runtime.extensions:
             if (extension.kind.value, extension.name) == (subject.kind.value, subject.name) and extension.manifest:
                 yield extension.manifest
-        for asset in self._runtime.ai.assets:
+        for asset in self._runtime.ai.declared:
             if asset.declaration.subject == subject:
                 yield asset.declaration
 

@@ -24,14 +24,14 @@ from democrai_sandbox.runtime.worker.process import template_command
 
 from . import directories
 from .accounts.accounts import Accounts
-from .accounts.idempotency import IdempotencyKeys
-from .ai_models import StoredModels, open_models
+from .accounts.store import IdempotencyKeys
 from .authentication import Identity
 from .config import load
-from .database import DatabaseLock, unreachable_error, unreachable_reason
-from .extension_admin import BackgroundInstaller, check_configured
+from .directories import DatabaseLock, unreachable_error, unreachable_reason
+from .extension_admin import BackgroundInstaller, StoredModels, check_configured, open_models
 from .host_only import inside
 from .observations import Observations, ReasonFinder
+from .run_modes import record_modes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -197,6 +197,7 @@ class Sandbox:
             await asyncio.to_thread(self._mark_lost)
             await asyncio.to_thread(self._follow_models)
             await self.runtime.start()
+            await asyncio.to_thread(record_modes, self, utc_now())
         except BaseException:
             await asyncio.to_thread(self.close)
             raise

@@ -18,11 +18,12 @@ from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.values import PageRequest
 from democrai_sandbox.errors import SandboxDenied, SchemaOutdated, StoreUnavailable
 from democrai_sandbox.guard import _core, exact_guard_context, live_states, patched_entries
-from democrai_sandbox.host.explain.kernel_view import outside_lists
+from democrai_sandbox.host.explain.declared_rights import outside_lists
 from democrai_sandbox.runtime.store import TaskFilter
 from democrai_sandbox.runtime.store.values import UNFINISHED
 
 from .directories import declared_files
+from .run_modes import count_modes
 from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
 
 if TYPE_CHECKING:
@@ -188,10 +189,27 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
     for kind, installed in (("engine", runtime.engines), ("extractor", runtime.extractors)):
         apart |= {f"{kind}:{name}": pid for name, pid in installed.workers.items()}
     running = sum(pid is not None for pid in apart.values())
-    summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'worker process', 'worker processes')}"
+    counts = count_modes(sandbox)
+    told = "".join(f", {number} {name.replace('_', ' ')}" for name, number in counts.items())
+    summary = (
+        f"{_number(len(modules), 'module')} loaded, {_number(running, 'worker process', 'worker processes')}{told}"
+    )
     held = runtime.confinement
-    details = {"loaded": len(modules), "processes": apart, "unenforced": held.unenforced, "closed": held.closed}
-    return ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)
+    details = {
+        "loaded": len(modules),
+        "processes": apart,
+        "modes": counts,
+        "unconfined": held.unconfined,
+        "unenforced": held.unenforced,
+        "closed": held.closed,
+    }
+    line = ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)
+    if held.has_landlock:
+        return line
+    if not sandbox.kernel.settings.wants_spawn_server:
+        return line.ok(f"{summary}; the kernel does not confine them: sandbox.os.enabled is false")
+    missing = sandbox.kernel.status()["spawn_server"]
+    return line.degraded(f"{summary}; only the guard restricts their files: {missing.reason}", missing.fix)
 
 
 def _number(count: int, one: str, many: str = "") -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .settings import OsSettings
 
-__all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "writable"]
+__all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "unenforced_here", "writable"]
 
 _log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 2.0
@@ -51,6 +51,22 @@ def writable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
 def readable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
     """Return all readable paths."""
     return () if paths is None else (*paths.read, *writable(paths))
+
+
+def unenforced_here(settings: OsSettings) -> tuple[str, ...]:
+    """Return what this configuration could not deny to children and workers on this machine; starts nothing.
+
+    It leaves out what depends on a subject's rules, such as hosts without the helper.
+    """
+    if not settings.wants_spawn_server:
+        off = status.not_wanted(SPAWN_SERVER)
+        return (f"files, network and system calls: {off.reason}; to confine them, {off.fix}",)
+    support, filters = landlock_support(), seccomp.support()
+    unfiltered = filters.reason if filters.state is ControlState.UNSUPPORTED else ""
+    if support.abi < 1 and unfiltered:
+        lacking = status.unconfinable(landlock.unsupported(support), filters)
+        return (f"files, network and system calls: {lacking.reason}; to confine them, {lacking.fix}",)
+    return selftest.unenforced_in_children(support.abi, unfiltered)
 
 
 class KernelStage(StrEnum):
@@ -74,7 +90,7 @@ class Kernel:
     """
 
     spawn: SpawnServer | None
-    """Server that starts children. None when ``enabled`` and ``seccomp`` are off, or the system has no kernel layer."""
+    """Server that starts and confines children. None when ``enabled`` is False, or where nothing can confine them."""
     egress: EgressControl | None
     """Updates the allowlist. None when ``enabled`` is off, or an optional helper could not be started."""
     supervisor: Supervisor | None
@@ -83,6 +99,8 @@ class Kernel:
     """Paths that Landlock allows for this process and all its children, after Landlock is applied."""
     abi: int
     """Landlock ABI in use; 0 when Landlock is unavailable."""
+    unfiltered: str
+    """Reason why children get no system call filter; empty if they get one."""
 
     def __init__(
         self,
@@ -106,6 +124,7 @@ class Kernel:
         self.spawn = self.egress = self.supervisor = self.baseline = None
         self._support = landlock_support()
         self.abi = self._support.abi
+        self.unfiltered = ""
         self._landlock = self._pending(LANDLOCK)
         self._seccomp = self._pending(SECCOMP)
         self._failures: dict[str, ControlStatus] = {}
@@ -121,7 +140,7 @@ class Kernel:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Controls that the configuration enables."""
+        """Controls that the configuration enables, by its default too."""
         asked = {
             LANDLOCK: self.settings.landlock.enabled,
             SECCOMP: self.settings.seccomp.enabled,
@@ -131,11 +150,26 @@ class Kernel:
         }
         return tuple(name for name, is_asked in asked.items() if is_asked)
 
+    @property
+    def unconfined(self) -> str:
+        """Reason why children are not confined, with its fix; empty if the spawn server confines them."""
+        if self.spawn is not None:
+            return ""
+        found = self._failures.get(SPAWN_SERVER) or self._pending(SPAWN_SERVER)
+        return f"{found.reason}; to confine it, {found.fix}"
+
+    @property
+    def _required(self) -> tuple[str, ...]:
+        """Controls that ``require`` insists on: the confinement of children only where it is not the default."""
+        needs_server = self.settings.needs_spawn_server
+        return tuple(name for name in self.wanted if name != SPAWN_SERVER or needs_server)
+
     def prepare(self) -> None:
         """Start the spawn server and the helper, and join the cgroup. Call before the first thread and socket.
 
         An unavailable control is reported in the status, and stops the start if ``require`` is set. A spawn server that
-        fails always stops the start, because children would run unconfined.
+        fails always stops the start, because children would run unconfined. It is not started where neither Landlock
+        nor seccomp is available, unless the configuration needs it.
         """
         self._advance(KernelStage.NEW, KernelStage.PREPARED)
         if self.wanted:
@@ -160,7 +194,7 @@ class Kernel:
                 self._seccomp = self._applied(SECCOMP, self._apply_seccomp)
             self.selftest()
             measured = self.status()
-            self._refuse_if_required(measured.less_than_active(self.wanted))
+            self._refuse_if_required(measured.less_than_active(self._required))
         except BaseException:
             self.stop()
             raise
@@ -180,7 +214,13 @@ class Kernel:
     def selftest(self) -> selftest.SelfTest:
         """Run forbidden operations; those that succeed are shown in the status afterwards."""
         server, egress = self.spawn, self.egress
-        in_child = partial(selftest.attempts_in_child, server=server, abi=self.abi, egress=egress) if server else None
+        in_child = (
+            None
+            if server is None
+            else partial(
+                selftest.attempts_in_child, server=server, abi=self.abi, egress=egress, unfiltered=self.unfiltered
+            )
+        )
         self._tested = selftest.run(
             selftest.Claims(
                 state_dir=self.places.state_dir,
@@ -228,6 +268,13 @@ class Kernel:
             unsupported = ControlStatus(SPAWN_SERVER, ControlState.UNSUPPORTED, error.what, error.fix)
             self._failures[SPAWN_SERVER] = unsupported
             return
+        if not self.settings.needs_spawn_server:
+            possible = seccomp.support()
+            if possible.state is ControlState.UNSUPPORTED:
+                self.unfiltered = possible.reason
+                if self.abi < 1:
+                    self._failures[SPAWN_SERVER] = status.unconfinable(landlock.unsupported(self._support), possible)
+                    return
         self.spawn = SpawnServer.start(template=self._template)
         self.flow("spawn_server_started", pid=self.spawn.pid)
 
@@ -294,7 +341,7 @@ class Kernel:
             known[LANDLOCK] = landlock.unsupported(self._support)
         if (possible := seccomp.support()).state is ControlState.UNSUPPORTED:
             known[SECCOMP] = possible
-        return tuple(known[name] for name in self.wanted if name in known)
+        return tuple(known[name] for name in self._required if name in known)
 
     def _controls(self) -> Iterator[ControlStatus]:
         yield self._landlock_now()
@@ -319,11 +366,12 @@ class Kernel:
         except KernelLayerError as error:
             return ControlStatus(SPAWN_SERVER, ControlState.OFF, error.what, error.fix)
         details |= {"abi": self.abi, "baseline": self.baseline is not None}
-        return status.server_now(selftest.unenforced_in_children(self.abi), self._support.fix, details)
+        unenforced = selftest.unenforced_in_children(self.abi, self.unfiltered)
+        return status.server_now(unenforced, self._support.fix, details)
 
     def _pending(self, name: str) -> ControlStatus:
         if name not in self.wanted:
-            return status.not_wanted(name)
+            return status.not_wanted(name, self.settings.enabled)
         return status.not_applied(name, is_over=self.stage is KernelStage.STOPPED)
 
 

@@ -338,25 +338,29 @@ class _Trial(NamedTuple):
 
 
 def attempts_in_child(
-    fixtures: SelfTestFixtures, server: SpawnServer, abi: int, egress: EgressControl | None = None
+    fixtures: SelfTestFixtures,
+    server: SpawnServer,
+    abi: int,
+    egress: EgressControl | None = None,
+    unfiltered: str = "",
 ) -> tuple[SelfTestAttempt, ...]:
     """Run all operations in a child without rules, and network operations in a child without allowed targets.
 
     The children can run operations that kill the process.
     """
-    trials = [_without_rules(abi, has_cgroup=egress is not None)]
+    trials = [_without_rules(abi, has_cgroup=egress is not None, unfiltered=unfiltered)]
     if egress is not None:
         trials.append(_without_targets(abi))
     return tuple(attempt for trial in trials for attempt in _attempts(fixtures, server, egress, trial))
 
 
-def unenforced_in_children(abi: int) -> tuple[str, ...]:
-    """Return the accesses that this machine cannot deny to a child."""
-    return _enforcement(_confinement(), abi).unenforced
+def unenforced_in_children(abi: int, unfiltered: str = "") -> tuple[str, ...]:
+    """Return the accesses that this machine cannot deny to a child; ``unfiltered`` is why it gets no filter."""
+    return _enforcement(_confinement(), abi, unfiltered=unfiltered).unenforced
 
 
-def _without_rules(abi: int, *, has_cgroup: bool) -> _Trial:
-    enforced = _enforcement(_confinement(), abi, packet_filter=has_cgroup)
+def _without_rules(abi: int, *, has_cgroup: bool, unfiltered: str) -> _Trial:
+    enforced = _enforcement(_confinement(), abi, packet_filter=has_cgroup, unfiltered=unfiltered)
     filtered = bool(enforced.filter)
     stopped = set(_BY_LANDLOCK if abi else ()) | set(_BY_FILTER if filtered else ())
     if abi and filtered:
@@ -386,8 +390,11 @@ def _confinement() -> ChildConfinement:
     )
 
 
-def _enforcement(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> Enforcement:
-    return enforcement_of(confinement, abi, packet_filter=packet_filter, root=os.geteuid() == 0)
+def _enforcement(
+    confinement: ChildConfinement, abi: int, *, packet_filter: bool = False, unfiltered: str = ""
+) -> Enforcement:
+    root = os.geteuid() == 0
+    return enforcement_of(confinement, abi, packet_filter=packet_filter, root=root, unfiltered=unfiltered)
 
 
 def _attempts(

@@ -12,7 +12,7 @@ from democrai_sandbox.policy import InvalidInputError, Problem
 from democrai_sandbox.policy.config_section import ConfigSection, absolute_path, each, switch, whole
 
 _ROOT = "/sandbox/os"
-_SWITCHES = ("enabled", "require", "desktop")
+_SWITCHES = ("require", "desktop")
 _PATHS = ("policy_file", "helper_socket")
 _LONGEST_PAUSE = 24 * 3600
 
@@ -40,8 +40,8 @@ class SeccompSettings:
 class OsSettings:
     """``sandbox.os``: enabled kernel controls, and the paths and options of the helper."""
 
-    enabled: bool = False
-    """Enable the egress allowlist and confined children."""
+    enabled: bool | None = None
+    """True enables the egress allowlist; False leaves children unconfined; None confines them where possible."""
     policy_file: str = ""
     """Empty for a separate file per process in the data directory; ``{pid}`` stands for the process id."""
     helper_socket: str = ""
@@ -57,8 +57,13 @@ class OsSettings:
 
     @property
     def wants_spawn_server(self) -> bool:
-        """Whether the spawn server starts children: required when this process cannot execute programs."""
-        return self.enabled or self.seccomp.enabled
+        """Whether the spawn server starts and confines children, at least where that is possible."""
+        return self.enabled is not False or self.seccomp.enabled
+
+    @property
+    def needs_spawn_server(self) -> bool:
+        """Whether children must not start in another way: it is required, or this process cannot execute programs."""
+        return self.enabled is True or self.seccomp.enabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ def os_settings(section: object) -> OsSettings:
     problems: list[Problem] = []
     values = ConfigSection(section, _ROOT, problems)
     settings: dict[str, Any] = {
+        "enabled": values.take("enabled", switch, default=None),
         **{name: values.take(name, switch, default=False) for name in _SWITCHES},
         **{name: values.take(name, absolute_path, default="") for name in _PATHS},
         "refresh_seconds": values.take("refresh_seconds", _seconds, default=60),

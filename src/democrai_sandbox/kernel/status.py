@@ -121,13 +121,20 @@ def landlock_now(applied: ControlStatus, *, reaches_outside: bool) -> ControlSta
     return replace(applied, details=details)
 
 
-def not_wanted(name: str) -> ControlStatus:
-    """Return the state of a control that the configuration does not enable."""
+def not_wanted(name: str, enabled: bool | None = False) -> ControlStatus:  # noqa: FBT001, FBT002 - a setting
+    """Return the state of a control that the configuration does not enable; ``enabled`` is its main switch."""
     if name == SPAWN_SERVER:  # needs no privileges, unlike the rest of sandbox.os.enabled
-        reason = "sandbox.os.seccomp.enabled and sandbox.os.enabled are false"
-        return ControlStatus(name, ControlState.OFF, reason, fix="set sandbox.os.seccomp.enabled to true")
+        return ControlStatus(name, ControlState.OFF, "sandbox.os.enabled is false", fix="remove sandbox.os.enabled")
     setting = _SETTINGS.get(name, "sandbox.os.enabled")
-    return ControlStatus(name, ControlState.OFF, f"{setting} is false", fix=f"set {setting} to true")
+    value = "not set" if enabled is None and name not in _SETTINGS else "false"
+    return ControlStatus(name, ControlState.OFF, f"{setting} is {value}", fix=f"set {setting} to true")
+
+
+def unconfinable(*lacking: ControlStatus) -> ControlStatus:
+    """Return the state of the spawn server where no control can confine children."""
+    reason = "; ".join(f"{control.name}: {control.reason}" for control in lacking)
+    fix = "; ".join(dict.fromkeys(control.fix for control in lacking))
+    return ControlStatus(SPAWN_SERVER, ControlState.UNSUPPORTED, f"children cannot be confined: {reason}", fix)
 
 
 def not_applied(name: str, *, is_over: bool) -> ControlStatus:

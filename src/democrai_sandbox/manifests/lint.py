@@ -115,6 +115,7 @@ class FindingCode(StrEnum):
     NEEDLESS_LIMIT = "needless_limit"
     NATIVE_ACCESS = "native_access"
     PATTERN_NAME = "pattern_name"
+    UNENFORCED = "unenforced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +148,17 @@ class _PlacedRule(NamedTuple):
 
 
 def lint(
-    manifest: Manifest, *, sensitive_imports: Iterable[str] = SENSITIVE_IMPORTS, in_process: bool = True
+    manifest: Manifest,
+    *,
+    sensitive_imports: Iterable[str] = SENSITIVE_IMPORTS,
+    in_process: bool = True,
+    unenforced: Iterable[str] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings about a manifest, in the order of its text.
 
-    ``in_process`` says whether a module runs in the host's process, which is the default. Reads the disk next to the
-    manifest and at the declared roots, but changes and imports nothing.
+    ``in_process`` says whether a module runs in the host's process. ``unenforced`` are the restrictions that the kernel
+    of the machine does not enforce for workers and children. Reads the disk next to the manifest and at the declared
+    roots, but changes and imports nothing.
     """
     found: dict[Finding, None] = {}
     for pointer in manifest.sections:
@@ -164,6 +170,8 @@ def lint(
         found.update(dict.fromkeys(_limit_findings(manifest, pointer)))
     if in_process and isinstance(manifest, ModuleManifest):
         found.update(dict.fromkeys(_native_findings(manifest)))
+    if not isinstance(manifest, McpServer):
+        found.update(dict.fromkeys(map(_unenforced, unenforced)))
     return tuple(sorted((_placed(finding, manifest) for finding in found), key=lambda finding: finding.line))
 
 
@@ -311,9 +319,14 @@ def _native_findings(manifest: ModuleManifest) -> Iterator[Finding]:
             "/name",
             f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} directly; the guard in the process of "
             "the host cannot see that",
-            f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation, with '
-            "sandbox.os.seccomp.enabled.",
+            f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation.',
         )
+
+
+def _unenforced(text: str) -> Finding:
+    advice = "Run it on a machine that can, or rely on the guard, which does not see programs and native code."
+    message = f"the kernel of this machine does not enforce its rules completely: {text}"
+    return Finding(FindingCode.UNENFORCED, Severity.NOTICE, "/name", message, advice)
 
 
 def _limit_findings(manifest: Manifest, pointer: str) -> Iterator[Finding]:

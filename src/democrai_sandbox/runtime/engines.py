@@ -1,8 +1,4 @@
-"""Engines and extractors: installed once into a separate environment, then called in a worker that uses it.
-
-One class serves both kinds. The install phase writes the environment and the runtime phase reads it. They share nothing
-else: rules, imports, variables and the permission to start programs belong to the phase.
-"""
+"""Engines and extractors: installed once into a separate environment, then called in a worker that uses it."""
 
 from __future__ import annotations
 
@@ -185,7 +181,11 @@ class _RunningInstallation(NamedTuple):
 
 
 class InstalledRuntime:
-    """All engines, or all extractors. Belongs to one event loop."""
+    """All engines, or all extractors. Belongs to one event loop.
+
+    One class serves both kinds. The install phase writes the environment and the runtime phase reads it. They share
+    nothing else: rules, imports, variables and the permission to start programs belong to the phase.
+    """
 
     def __init__(
         self,

@@ -1,16 +1,17 @@
-"""Run of one extension in a separate process, under its real guard, without a host: for ``run``, ``record`` and tests.
+"""Run of one extension in a separate process, under its real guard, without a host; and the recording of accesses.
 
-Declared and approved access is allowed and recorded, all other access is denied, as in a host without decisions. With
-``observe=True`` everything is allowed and recorded, and ``proposal()`` returns the smallest sufficient manifest.
+``run``, ``record`` and tests use it. A recording has all accesses of a run in observe mode, and proposes a manifest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,17 +21,19 @@ from democrai_sandbox.access.checks import NEEDS_APPROVAL
 from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
-from democrai_sandbox.manifests.proposal import ObservedUse, section_of
+from democrai_sandbox.manifests.proposal import ObservedUse, Suggestion, section_of, suggest
+from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType
+from democrai_sandbox.policy.operations import IMPORT
+from democrai_sandbox.runtime.calls.access_recorder import DECLARED, RecordedAccess, needed
 
 from .ai.model import KINDS
-from .ai.runtime import WorkerAsset
+from .ai.runtime import run_in_worker
 from .children import ChildService, PathRights
-from .recording import Recording
 from .worker.handle import WorkerHandle
 from .worker.process import CallIdentity, WorkerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
     from typing import Self
 
@@ -38,11 +41,199 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.manifests.proposal import Suggestion
+    from democrai_sandbox.policy import AccessRule
 
     from .children import ChildLauncher
     from .store import Progress
     from .worker.process import ConnectionReport, WorkerStarter
+
+__all__ = ["Installation", "Recording"]
+
+_MOST = 100_000
+_MOST_DENIED = 10_000
+_MOST_LETTERS = 64 * 1024 * 1024
+_TYPES = (str, str, str, str, str, bool, bool)
+_USUAL = ("", "", "", "own", "", True, False)
+
+
+class Recording:
+    """All accesses of one or more runs, in the order of their first occurrence."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[RecordedAccess] = Counter()
+        """Number of questions about each access: at most one per call of an extension, even in a loop."""
+        self.denied: dict[str, SandboxDenied] = {}
+        """Denials in spite of observe mode, by text: the host's own limits."""
+        self.refused: set[ObservedUse] = set()
+        """Accesses that were asked about and refused."""
+        self.granted: set[ObservedUse] = set()
+        """Accesses that were allowed at least once: a tool may be refused an access that its module has."""
+        self.has_programs = False
+        """Whether programs were started, whose accesses are not recorded."""
+        self.is_full = False
+        """Whether a limit was exceeded, so that a proposal is not possible."""
+        self._room = _MOST_LETTERS
+        self._times: Counter[tuple[ObservedUse, bool]] = Counter()
+        self._places: dict[ObservedUse, dict[str, None]] = {}
+
+    def notice(self, facts: Iterable[Any]) -> None:
+        """Record a report of a process. The process belongs to the subject, and may report anything."""
+        told = tuple(facts)
+        given = (*told, *_USUAL[len(told) :])
+        if len(given) != len(_TYPES) or any(type(one) is not kind for one, kind in zip(given, _TYPES, strict=True)):
+            raise ValueError("malformed observation")
+        noticed = RecordedAccess(*given)
+        if noticed in self.seen or (len(self.seen) < _MOST and self._has_room(given[:-2])):
+            self._add(noticed, 1)
+        else:
+            self.is_full = True
+
+    def _add(self, noticed: RecordedAccess, times: int) -> None:
+        about = ObservedUse(*noticed[:3])
+        self.seen[noticed] += times
+        self._times[about, noticed.probe] += times
+        places = self._places.setdefault(about, {})
+        if noticed.place:
+            places[noticed.place] = None
+
+    def _has_room(self, texts: Iterable[str]) -> bool:
+        self._room -= sum(map(len, texts))
+        return self._room >= 0
+
+    def deny(self, denial: SandboxDenied) -> None:
+        """Record a denial, up to a limit."""
+        text = str(denial)
+        if text not in self.denied and len(self.denied) < _MOST_DENIED and self._has_room([text]):
+            self.denied[text] = denial
+
+    # ---- results -----------------------------------------------------------------------------------------------------
+
+    @property
+    def accesses(self) -> tuple[ObservedUse, ...]:
+        """Accesses to declare, without mere probes by libraries."""
+        refused = self.refused - self.granted
+        kept = (one for one in needed(self.seen) if one.resource_type != IMPORT)
+        return tuple(
+            dict.fromkeys(
+                ObservedUse(*one[:3]) for one in kept if one.by == DECLARED or ObservedUse(*one[:3]) not in refused
+            )
+        )
+
+    @property
+    def looked(self) -> frozenset[ObservedUse]:
+        """Files and folders that were only probed, as by ``stat``: never opened, listed or changed."""
+        used = {ObservedUse(*one[:3]) for one in self.seen if not one.probe}
+        return frozenset(ObservedUse(*one[:3]) for one in self.seen if one.probe) - used
+
+    @property
+    def looked_by_libraries(self) -> tuple[ObservedUse, ...]:
+        """Existing paths that libraries only probed: whether they are needed is not known."""
+        there = {ObservedUse(*one[:3]) for one in self.seen if one.probe and one.exists}
+        return tuple(one for one in self.idle if one in there)
+
+    @property
+    def idle(self) -> tuple[ObservedUse, ...]:
+        """Accesses that need no declaration: libraries continue when such a file looks absent."""
+        kept = self.refused.union(self.accesses)
+        all_seen = (ObservedUse(*one[:3]) for one in self.seen if one.resource_type != IMPORT)
+        return tuple(dict.fromkeys(one for one in all_seen if one not in kept))
+
+    @property
+    def created(self) -> frozenset[str]:
+        """Files and folders that it was about to make, because they were not there."""
+        made = (one for one in self.seen if one.operation == Operation.CREATE and not one.exists)
+        return frozenset(one.target for one in made if one.resource_type == ResourceType.FILESYSTEM)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Sensitive roots that the subject's own code imported."""
+        return tuple(dict.fromkeys(one.target for one in self.seen if one.resource_type == IMPORT))
+
+    def places(self, observed: ObservedUse) -> tuple[str, ...]:
+        """Return the lines of the subject's own code that led to an access."""
+        return tuple(self._places.get(observed, ()))
+
+    def import_places(self, root: str) -> tuple[str, ...]:
+        """Return the lines of the subject's own code that import a root."""
+        return self.places(ObservedUse.of_import(root))
+
+    def times(self, observed: ObservedUse) -> int:
+        """Return the larger of the numbers of probes and uses of an access."""
+        return max(self._times[observed, probe] for probe in (False, True))
+
+    def suggestion(
+        self,
+        manifest: Manifest,
+        *,
+        pointer: str = "",
+        most: int | None = None,
+        granted: tuple[AccessRule, ...] = (),
+        with_looks: bool = False,
+    ) -> Suggestion:
+        """Return the smallest manifest with the same behavior, without rules that are ``granted`` anyway.
+
+        Probes by libraries are omitted unless ``with_looks``: the paths then look absent to them.
+        """
+        if self.is_full:
+            kept = f"{_MOST:,} different accesses with {_MOST_LETTERS:,} characters"
+            raise InvalidInputError.of(f"too many accesses to record (limit: {kept}): record less at a time")
+        wanted = (*self.accesses, *(self.looked_by_libraries if with_looks else ()))
+        files = {one.target for one in wanted if one.resource_type == ResourceType.FILESYSTEM}
+        folders = frozenset(filter(os.path.isdir, files))
+        return suggest(
+            manifest,
+            wanted,
+            self.imports,
+            pointer=pointer,
+            most=most,
+            granted=granted,
+            looked=self.looked,
+            folders=folders,
+        )
+
+    # ---- traces ------------------------------------------------------------------------------------------------------
+
+    def lines(self) -> Iterator[str]:
+        """Yield all observations as JSON, one per line."""
+        for one, times in self.seen.items():
+            yield json.dumps({**one._asdict(), "times": times}, ensure_ascii=True)
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Add observations that ``lines`` has written."""
+        read = 0
+        try:
+            for line in lines:
+                self._read(json.loads(line))
+                read += 1
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise InvalidInputError.of(
+                "expected an observation written by record --trace", pointer=f"/{read + 1}"
+            ) from None
+
+    def _read(self, value: Any) -> None:
+        times = value.pop("times")
+        value.setdefault("probe", False)  # earlier versions did not write it
+        if type(times) is not int or times < 1 or value.keys() != set(RecordedAccess._fields):
+            raise ValueError("malformed observation")
+        noticed = RecordedAccess(**value)
+        self.notice(noticed)
+        self._add(noticed, times - 1)
+
+
+class Installation:
+    """Decides about a recorded installation: its HTTP requests are allowed, all else follows the manifest."""
+
+    def __init__(self, recording: Recording) -> None:
+        """Record the HTTP requests."""
+        self._recording = recording
+
+    def decide(self, question: AccessQuestion) -> bool:
+        """Answer one question."""
+        is_request = question.resource_type == ResourceType.NETWORK
+        if is_request:
+            self._recording.notice((question.resource_type, question.operation, question.target))
+        return is_request
+
 
 T = TypeVar("T")
 _LONGEST_STOP = 30.0
@@ -52,7 +243,12 @@ _DENIED = policy.AccessDecision(False, policy.DecisionCode.NOT_ENABLED, False, N
 
 
 class ExtensionRun:
-    """An extension in a separate process. Its calls wait for their results, and raise the same errors as in a host."""
+    """An extension in a separate process. Its calls wait for their results, and raise the same errors as in a host.
+
+    Declared and approved access is allowed and recorded, all other access is denied, as in a host without decisions.
+    With ``observe=True`` everything is allowed and recorded, and ``proposal()`` returns the smallest sufficient
+    manifest.
+    """
 
     def __init__(
         self,
@@ -160,7 +356,7 @@ class ExtensionRun:
         """Call any declared function of the extension. For an agent or a pipeline, return the ``value`` of its run."""
         worker = self._running()
         if kind in KINDS:
-            run = WorkerAsset(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
+            run = run_in_worker(worker, kind, name, params, caller=Caller(*self._identity), seconds=self._timeout)
             return self._wait(run).value
         return self._wait(worker.call(kind, name, params, caller=self._identity))
 
@@ -328,6 +524,9 @@ class _RunHost:
 
     def observe(self, told: ConnectionReport) -> None:
         """Do nothing, because no packet filter has to permit the connection."""
+
+    def limit_reached(self, label: str, limit: str) -> None:
+        """Do nothing, because the error has the limit."""
 
 
 def _allows(rules: policy.CompiledPolicy, question: AccessQuestion) -> bool:

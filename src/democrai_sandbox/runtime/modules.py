@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors import CallTimeout, ExtensionUnknown
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, Section
 from democrai_sandbox.policy import Problem, SandboxError, nearest, rules_to_json
-from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
-from democrai_sandbox.runtime.calls.invocation import check_params, run_surface
+from democrai_sandbox.runtime.calls.invocation import GuardFactory, SubjectThreads, check_params, run_surface
 from democrai_sandbox.runtime.calls.outcome import release
-from democrai_sandbox.runtime.calls.threads import SubjectThreads
 from democrai_sandbox.runtime.extensions.importer import Surface, capture_import, import_entry, prepare
 from democrai_sandbox.runtime.worker.handle import WorkerHandle
 from democrai_sandbox.runtime.worker.process import WorkerSpec

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.caller import Caller
+from democrai_sandbox import policy
+from democrai_sandbox.access import Administration
+from democrai_sandbox.access.caller import Caller, GuardedSubject
+from democrai_sandbox.errors import ExternalAccessAdminRequired, RuntimeServiceFailed
 from democrai_sandbox.guard import access_changed, configure_guard, served
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
-from democrai_sandbox.policy import InvalidInputError, Operation, rules_for_paths, rules_from_json, rules_to_json
 from democrai_sandbox.runtime.ai.runtime import AiRuntime, IsolatedTools
-from democrai_sandbox.runtime.calls.output import ExtensionOutput, divert_output, watch_reports
+from democrai_sandbox.runtime.calls.outcome import ExtensionOutput, divert_output, watch_reports
 from democrai_sandbox.runtime.confinement.confinement import Confinement
 from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, preload
 from democrai_sandbox.runtime.extensions.registry import discover
@@ -21,24 +26,24 @@ from democrai_sandbox.runtime.mcp.runtime import services as mcp_services
 from democrai_sandbox.runtime.media.service import Media, MediaServices
 
 from . import sdk_services
-from .approval_actions import AccessManagers, ModuleResumes, as_asked
+from .access_environment import GuardSurroundings
 from .children import ChildService, PathRights
 from .engines import EngineServices, InstalledRuntime
 from .mcp import McpRuntime, McpSettings
-from .modules import IsolatedWorkers, ModuleRuntime
+from .modules import ACTION, IsolatedWorkers, ModuleRuntime
 from .store import Configured, RuntimeStore
 from .task_runtime import TaskRuntime, TaskService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
     from typing import Self
 
     from democrai_sandbox.access import Access
-    from democrai_sandbox.access.values import Requester
+    from democrai_sandbox.access.resumptions import ResumeHandler
+    from democrai_sandbox.access.values import Requester, StoredRequest
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion, Decider, DenialRecorder, EndpointObserver
     from democrai_sandbox.kernel.application import Kernel
-    from democrai_sandbox.policy import AccessDecision, AccessRule, Subject
     from democrai_sandbox.runtime.ai.asset_calls import Body
     from democrai_sandbox.runtime.ai.assets import Asset
     from democrai_sandbox.runtime.ai.model import Model
@@ -47,6 +52,162 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.worker.process import ConnectionReport
 
     from .modules import LoadedModule
+
+_ACTS = MappingProxyType(
+    {
+        "approve_for_session": "session",
+        "approve_permanently": "permanent",
+        "deny_external_access": "deny",
+        "revoke": "revoke",
+    }
+)
+"""Functions of ``sdk.access``, and their acts."""
+
+
+class _ManagingCaller(GuardSurroundings):
+    """Access environment of a guarded caller, from the core's view of its guard."""
+
+    def __init__(self, view: RawView) -> None:
+        self._view = view
+
+    def is_guarded(self) -> bool:
+        return True
+
+    def guard(self) -> GuardedSubject:
+        return GuardedSubject(policy.Subject(*self._view.actor), self._view.chain)  # type: ignore[arg-type] # a kind as text
+
+
+class AccessManagers:
+    """The service behind the managing half of ``sdk.access``."""
+
+    def __init__(self, access: Access, managers: Collection[policy.Subject]) -> None:
+        """Take the subjects that may decide."""
+        self._node = access.node
+        self._managers = frozenset(managers)
+
+    def manage(self, view: RawView | None, act: str, details: dict[str, Any]) -> Any:
+        """List pending requests, or decide. The service checks from the guard's view whether the caller may."""
+        if view is None:
+            raise ExternalAccessAdminRequired("the host decides through the access service, not through the SDK")
+        administration = Administration(self._node, _ManagingCaller(view), managers=self._managers)
+        if act == "pending":
+            return [_request_fields(request) for request in administration.pending_requests().items]
+        if act not in _ACTS:
+            raise policy.InvalidInputError.of(f"unknown act {act!r}; one of: {', '.join(_ACTS)}", pointer="/act")
+        outcome = administration.decide(_ACTS[act], details.get("id", ""), reason=details.get("reason", ""))
+        made = outcome.decision
+        decision = made and {"id": made.id, "effect": str(made.effect), "scope": str(made.scope)}
+        return {"decision": decision, "skipped": outcome.skipped}
+
+
+def _request_fields(request: StoredRequest) -> dict[str, Any]:
+    wanted, origin = request.access, request.origin
+    return {
+        "id": request.id,
+        "subject": str(wanted.subject),
+        "resource_type": str(wanted.resource_type),
+        "operation": str(wanted.operation),
+        "target": wanted.target,
+        "user_id": origin.user_id,
+        "has_session": bool(origin.session_key),
+        "count": request.count,
+    }
+
+
+_TASK = "task"
+_SLACK = 5.0
+"""Seconds beyond a call's own timeout, whose error is more specific."""
+
+
+class ModuleResumes(Mapping[str, "ResumeHandler"]):
+    """Resume actions by name: actions and tasks of the modules, as ``name`` or ``module.name``.
+
+    ``requester`` returns the caller of an action, ``timeout`` is the limit of a call in seconds. Nothing runs
+    before ``open``.
+    """
+
+    def __init__(
+        self, modules: ModuleRuntime, tasks: TaskRuntime, *, requester: Callable[[Requester], Caller], timeout: float
+    ) -> None:
+        self._modules = modules
+        self._tasks = tasks
+        self._requester = requester
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """Run actions from now on, on the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def __getitem__(self, action: str) -> ResumeHandler:
+        if action not in set(self):
+            raise KeyError(action)
+
+        def resume(context: Any, *, origin: Requester, subject: policy.Subject, request_id: str) -> object:
+            del request_id  # a module that must not repeat an action stores the id in its context
+            self._resume(action, context, origin, subject)
+            return None
+
+        return resume
+
+    def __iter__(self) -> Iterator[str]:
+        for module in self._modules.all_loaded():
+            for kind, name in module.surfaces:
+                if kind in {ACTION, _TASK}:
+                    yield name
+                    yield f"{module.extension.name}.{name}"
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _resume(self, action: str, context: Any, origin: Requester, subject: policy.Subject) -> None:
+        """Run an action and wait for its end; for a task, wait until it is stored."""
+        name, params = _own(action, subject), _params(context)
+        caller = self._requester(origin)
+        self._wait(self._modules.started(subject.name))
+        surfaces = self._modules.loaded(subject.name).surfaces
+        if (ACTION, name) not in surfaces and (_TASK, name) in surfaces:
+            self._wait(self._tasks.submit(subject.name, name, params, caller))
+        else:
+            self._wait(self._modules.action(subject.name, name, params, caller))
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run work on the loop and wait for it on this thread, which only serves resume actions."""
+        if self._loop is None or self._loop.is_closed():
+            work.close()
+            raise RuntimeServiceFailed("cannot resume: the runtime is not running")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            future.result(self._timeout + _SLACK)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+
+def as_asked(origin: Requester) -> Caller:
+    """Return the requester from the request, without a role. Hosts with accounts look up the current role instead."""
+    return Caller(origin.user_id, origin.organization_id, origin.session_key, task_id=origin.task_id)
+
+
+def _own(action: str, subject: policy.Subject) -> str:
+    """Return the action's name within its module. A subject can resume only its own module, and only as that module."""
+    if subject.kind is not policy.SubjectKind.MODULE:
+        what = f"{subject} has no actions: only a module can resume with one"
+        raise policy.InvalidInputError.of(what, pointer="/resume_action")
+    module, dot, name = action.rpartition(".")
+    if dot and module != subject.name:
+        raise policy.InvalidInputError.of(f"{action!r} is not an action of {subject}", pointer="/resume_action")
+    return name
+
+
+def _params(context: Any) -> dict[str, Any]:
+    if context is None:
+        return {}
+    if type(context) is not dict:
+        what = f"expected an object with the action's parameters, got {type(context).__name__}"
+        raise policy.InvalidInputError.of(what, pointer="/resume_context")
+    return context
+
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +234,8 @@ class WorkerHost:
         self._output = output
         self._recorder = recorder
         self._services: dict[str, Callable[..., Any]] = {}
+        self.limits_reached: Counter[tuple[str, str]] = Counter()
+        """Calls that failed because of a limit, by subject and limit."""
 
     def serve(self, services: Mapping[str, Callable[..., Any]]) -> None:
         """Offer services to workers, as for code in this process."""
@@ -83,7 +246,7 @@ class WorkerHost:
         """Names that ``door`` accepts."""
         return tuple(self._services)
 
-    def decide(self, question: AccessQuestion) -> bool | AccessDecision:
+    def decide(self, question: AccessQuestion) -> bool | policy.AccessDecision:
         """Answer an access question from the guard of a worker."""
         return self._decider.decide(question)
 
@@ -91,7 +254,7 @@ class WorkerHost:
         """Call a service for the code in a worker."""
         service = self._services.get(name)
         if service is None:
-            raise InvalidInputError.of(f"service {name} is not available in workers")
+            raise policy.InvalidInputError.of(f"service {name} is not available in workers")
         return service(RawView(*view), *args)
 
     def output(self, label: str, stream: str, text: str) -> None:
@@ -102,6 +265,10 @@ class WorkerHost:
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
         """Record a check that a candidate would decide differently for the subject of a worker."""
         self._shadows.saw_in(label, question, allowed=allowed, times=times)
+
+    def limit_reached(self, label: str, limit: str) -> None:
+        """Count a call that failed because of a limit."""
+        self.limits_reached[label, limit] += 1
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Record a denial inside a worker."""
@@ -284,6 +451,11 @@ class Runtime:
             protected=protected,
         )
 
+    @property
+    def limits_reached(self) -> Mapping[tuple[str, str], int]:
+        """Number of calls that failed because of a limit, by subject and limit."""
+        return self._workers.limits_reached
+
     def _open_doors(self) -> None:
         everywhere: dict[str, Any] = {
             **self._task_service.services(),
@@ -312,12 +484,13 @@ class Runtime:
         own = self._own_rules(module.extension.subject)
         try:
             if module.worker is not None:
-                self.ai.elsewhere.declare(name, module.surfaces.values(), module.worker)
+                told = [item for item in module.surfaces.values() if not isinstance(item, Surface)]
+                self.ai.elsewhere.declare(manifest, told, own, module.worker)
             for surface in module.surfaces.values():
                 if surface.kind == "task":
                     self.tasks.declare(name, surface.name, **surface.options)
             self.ai.declare(manifest, [item for item in module.surfaces.values() if isinstance(item, Surface)], own)
-        except InvalidInputError as error:
+        except policy.InvalidInputError as error:
             self.modules.break_module(name, error.problems)
 
     def _apart(self, asset: Asset) -> Body | None:
@@ -330,11 +503,11 @@ class Runtime:
             return None
         return self._tooling.body(asset, self._isolated.of_tool(found, manifest, declaration))
 
-    def _own_rules(self, subject: Subject) -> tuple[AccessRule, ...]:
+    def _own_rules(self, subject: policy.Subject) -> tuple[policy.AccessRule, ...]:
         """Return the rules for a module's own folders: read its code, read and write its data."""
         code, data = self._own_places(subject)
-        read = (rule for rule in rules_for_paths([code]) if rule.operation == Operation.READ)
-        return (*read, *rules_for_paths([data]))
+        read = (rule for rule in policy.rules_for_paths([code]) if rule.operation == policy.Operation.READ)
+        return (*read, *policy.rules_for_paths([data]))
 
     def _changed(self) -> None:
         """Make all guards ask again, here and in the workers, after a decision changed."""
@@ -344,7 +517,7 @@ class Runtime:
         self._isolated.access_changed()
         self.shadows.changed()
 
-    def _hold_against(self, subject: Subject, candidate: str | None) -> str:
+    def _hold_against(self, subject: policy.Subject, candidate: str | None) -> str:
         """Start a shadow run of a subject with a candidate manifest, in all its processes; None ends it.
 
         Return the rules of the candidate as JSON; empty without a candidate.
@@ -357,13 +530,13 @@ class Runtime:
             module = None if candidate is None else parse_manifest(candidate, ModuleManifest, folder=folder, name=name)
             self.modules.hold_against(extension.name, module)
             self._isolated.hold_against(extension.name, module)
-            return "" if module is None else rules_to_json((*module.access, *self._own_rules(subject)))
+            return "" if module is None else policy.rules_to_json((*module.access, *self._own_rules(subject)))
         manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder, name=name)
         runtime = self.engines if kind is ManifestKind.ENGINE else self.extractors
         rules = runtime.hold_against(extension.name, manifest)
-        return rules_to_json((*rules_from_json(rules), *self._own_rules(subject))) if rules else ""
+        return policy.rules_to_json((*policy.rules_from_json(rules), *self._own_rules(subject))) if rules else ""
 
-    def _own_places(self, subject: Subject) -> tuple[str, ...]:
+    def _own_places(self, subject: policy.Subject) -> tuple[str, ...]:
         found = self.registry.find(str(subject))
         return () if found is None else (found.folder, self.settings.data_of(subject))
 

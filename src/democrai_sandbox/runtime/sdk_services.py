@@ -1,9 +1,4 @@
-"""Services of the runtime that extension code calls through the SDK, their futures, and hidden callbacks.
-
-Loop, tasks and ``threading`` list their callbacks, whose objects and closures lead to the runtime; a ``Door`` exposes
-nothing. Guarded code gets bare futures, which are polled for cancellation, and the work starts in a new Context on the
-host's loop.
-"""
+"""Services of the runtime that extension code calls through the SDK, their futures, and hidden callbacks."""
 
 from __future__ import annotations
 
@@ -45,7 +40,12 @@ _log = logging.getLogger(__name__)
 
 
 class SdkFutures:
-    """Runs work on the host's loop. Callers on that loop get a future; callers on other threads wait."""
+    """Runs work on the host's loop. Callers on that loop get a future; callers on other threads wait.
+
+    Loop, tasks and ``threading`` list their callbacks, whose objects and closures lead to the runtime; a ``Door``
+    exposes nothing. Guarded code gets bare futures, which are polled for cancellation, and the work starts in a new
+    Context on the host's loop.
+    """
 
     def __init__(self, what: str, *, patience: float = 30.0) -> None:
         """Set the name of the service for errors, and the timeout in seconds for waiting threads."""

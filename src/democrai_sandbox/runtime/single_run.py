@@ -1,8 +1,4 @@
-"""Single run of a script or a program: with the streams of the caller, until it ends or its timeout expires.
-
-A confined run has one child under Landlock and seccomp, derived from its rules. No egress helper runs: of the network,
-the kernel restricts only TCP ports.
-"""
+"""Single run of a script or a program: with the streams of the caller, until it ends or its timeout expires."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import CallTimeout, KernelUnsupported, SandboxDenied
 from democrai_sandbox.errors.extensions import FrameError
@@ -31,10 +27,11 @@ from democrai_sandbox.runtime.worker.codec import FrameReader, encode
 from democrai_sandbox.runtime.worker.process import command_of, environment_of
 
 from .child_process import child_handle
-from .confinement.confiner import ConfinedChild, ConfinedStarter, Confiner, ProgramStart
+from .confinement.confiner import ConfinedChild, ConfinedStarter, Confiner, ProgramStart, started_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from democrai_sandbox.kernel.spawn import SpawnedChild
     from democrai_sandbox.runtime.worker.process import WorkerSpec
@@ -42,9 +39,10 @@ if TYPE_CHECKING:
     from .children.launch_request import LaunchRequest
     from .confinement.confiner import PreparedConfinement
     from .confinement.process_paths import ProcessRights
-    from .recording import Recording
+    from .extension_run import Recording
 
-    ProgramStarter = Callable[["Command"], "StartedRun"]
+    StartedRun: TypeAlias = "PlainStart | _SingleRunChild"
+    ProgramStarter = Callable[["Command"], StartedRun]
     """Starts a process, directly or confined by the kernel; raises ``OSError`` if that fails."""
 
 _LARGEST = 64 * 1024 * 1024
@@ -67,21 +65,6 @@ class Command(NamedTuple):
     """Descriptors of its standard input, output and error."""
 
 
-class StartedRun(Protocol):
-    """A running process."""
-
-    ended: int
-    """Descriptor that becomes readable when it has ended."""
-
-    def signal(self, number: int) -> None:
-        """Send it a signal, unless it has been reaped."""
-        ...
-
-    def collect(self) -> int:
-        """Return its exit status, negative for a signal."""
-        ...
-
-
 class PlainStart:
     """Starts a child of this process, without confinement."""
 
@@ -99,13 +82,14 @@ class PlainStart:
             stderr=stderr,
         )
         self.ended = child_handle(self._child.pid)
+        """Descriptor that becomes readable when it has ended."""
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send it a signal, unless it has been reaped."""
         self._child.send_signal(number)
 
     def collect(self) -> int:
-        """Return its exit status."""
+        """Return its exit status, negative for a signal."""
         os.close(self.ended)
         return self._child.wait()
 
@@ -246,7 +230,11 @@ def confined_run(rights: ProcessRights) -> Iterator[ConfinedRun]:
 
 
 class ConfinedRun:
-    """Starts processes confined to the rules of one subject."""
+    """Starts processes confined to the rules of one subject.
+
+    A confined run has one child under Landlock and seccomp, derived from its rules. No egress helper runs: of the
+    network, the kernel restricts only TCP ports.
+    """
 
     def __init__(self, confiner: Confiner, rights: ProcessRights, abi: int) -> None:
         """Derive the confinement."""
@@ -298,7 +286,9 @@ class _SingleRunLauncher:
 
     def start(self, order: LaunchRequest) -> ConfinedChild:
         """Start a program with the same confinement."""
-        rights = self._rights._replace(readable=order.readable, execute=(order.program,))
+        rules = self._rights.rules
+        programs = started_programs(order.program, rules, rules)
+        rights = self._rights._replace(readable=order.readable, execute=(order.program,), programs=programs)
         return ConfinedChild(self._confiner, self._confiner.prepare(rights), order)
 
 
@@ -314,7 +304,7 @@ class _SingleRunChild:
         self._child.signal_group(number)
 
     def collect(self) -> int:
-        """Return its exit status."""
+        """Return its exit status, negative for a signal."""
         try:
             return self._child.collect()
         finally:

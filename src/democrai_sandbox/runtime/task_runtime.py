@@ -1,7 +1,4 @@
-"""Task runtime: tasks are recorded before they run, run within limits, and their end is always recorded.
-
-Behind ``sdk.tasks``, modules start, read and cancel their own tasks only.
-"""
+"""Task runtime: tasks are recorded before they run, run within limits, and their end is always recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable, TamperDenied, TaskUnknown
 from democrai_sandbox.guard import served
 from democrai_sandbox.policy import SubjectKind
-from democrai_sandbox.runtime.calls.threads import SubjectThreads
+from democrai_sandbox.runtime.calls.invocation import SubjectThreads
 from democrai_sandbox.runtime.children.path_rights import denied
 from democrai_sandbox.runtime.store.values import progress_to_json
 
@@ -390,7 +387,10 @@ _EXACT = 1
 
 
 class TaskService:
-    """Answers guarded code: on the host's loop with a future, on any other thread after waiting."""
+    """Answers guarded code: on the host's loop with a future, on any other thread after waiting.
+
+    Behind ``sdk.tasks``, modules start, read and cancel their own tasks only.
+    """
 
     def __init__(self, runtime: TaskRuntime) -> None:
         """Use this task runtime."""

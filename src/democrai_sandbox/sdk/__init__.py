@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from . import access, ai, engines, mcp, media, tasks
 from .ai import agent, pipeline, tool
-from .decorators import action, command, method, render, task
-from .request_context import Request, cancelled, data_dir, extension_dir, request
+from .decorators import Request, action, cancelled, command, data_dir, extension_dir, method, render, request, task
 
 __all__ = [
     "Request",

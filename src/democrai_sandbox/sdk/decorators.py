@@ -1,12 +1,9 @@
-"""Decorators that declare functions of an extension. They only work while its file is imported.
-
-A function is called with plain data by keyword and returns plain data: None, texts, numbers, bytes, lists and dicts.
-Returned enums, dataclasses, named tuples, dates, times, UUIDs, decimals and paths are converted.
-"""
+"""Decorators that declare functions of an extension, the served request, and the folders of an extension."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox.runtime import sdk_services
 
@@ -43,7 +40,46 @@ def method(name: str) -> Callable[[Function], Function]:
 
 
 def declare(kind: str, name: str, options: dict[str, Any], function: Function) -> Function:
-    """Register a function with the runtime; without a runtime, as in a unit test, do nothing."""
+    """Register a function with the runtime; without a runtime, as in a unit test, do nothing.
+
+    Decorators only work while the file of an extension is imported. A function is called with plain data by keyword and
+    returns plain data: None, texts, numbers, bytes, lists and dicts. Returned enums, dataclasses, named tuples, dates,
+    times, UUIDs, decimals and paths are converted.
+    """
     if sdk_services.is_served("declare"):
         sdk_services.call("declare", kind, name, options, function)
     return function
+
+
+class Request(NamedTuple):
+    """Caller of the extension. Missing values are empty: a schedule has no session."""
+
+    user_id: str = ""
+    organization_id: str = ""
+    session_key: str = ""
+    role: str = ""
+    access_level: str = ""
+    task_id: str = ""
+
+
+def request() -> Request:
+    """Return the caller of the current call, as the runtime knows it."""
+    return Request(*sdk_services.call("request"))
+
+
+def data_dir() -> Path:
+    """Return the data folder of this extension, the only one it can write without a declaration."""
+    return Path(sdk_services.call("places")[0])
+
+
+def extension_dir() -> Path:
+    """Return the folder with this extension's manifest and code, which it can read."""
+    return Path(sdk_services.call("places")[1])
+
+
+def cancelled() -> bool:
+    """Return whether this call was canceled. A coroutine is canceled directly; a plain function has to check.
+
+    In the host's own process it is always False for a plain function.
+    """
+    return bool(sdk_services.is_served("cancelled") and sdk_services.call("cancelled"))

@@ -11,14 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from democrai_sandbox.access import pending_requests
+from democrai_sandbox.access import checks
 from democrai_sandbox.access.administration import Administration
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.caller import Caller, UnguardedHost
-from democrai_sandbox.access.checks import AccessService
+from democrai_sandbox.access.checks import AccessService, PendingLimits
 from democrai_sandbox.access.events import open_bus
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.pending_requests import PendingLimits
 from democrai_sandbox.access.store import database, open_store
 from democrai_sandbox.access.values import AuditAction, DecisionEffect, PageRequest, RequestFilter, RequestState
 from democrai_sandbox.policy import DecisionCode, Subject
@@ -151,7 +150,7 @@ class Traced:
 
 def test_a_node_looks_for_decisions_while_many_counts_wait_to_be_written(host_url, monkeypatch):
     """Writing counts of repeated questions does not delay the refresh: a change writes none, and time writes a few."""
-    monkeypatch.setattr(pending_requests, "_WRITTEN_AT_ONCE", 10)
+    monkeypatch.setattr(checks, "_WRITTEN_AT_ONCE", 10)
     with two_services(host_url, replace(LIMITS, counting_seconds=1000)) as (asking, deciding):
         asking.node.store = traced = Traced(asking.node.store)
         administration = Administration(deciding.node, Host(Caller("root", role="super")))

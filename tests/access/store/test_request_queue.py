@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from democrai_sandbox.access.risk import OPERATIONS, RiskLevel
 from democrai_sandbox.access.store import queries
 from democrai_sandbox.access.values import AuditAction, PageRequest, RequestFilter, RequestState
+from democrai_sandbox.access.verdicts import OPERATIONS, RiskLevel
 from democrai_sandbox.errors import InvalidInputError
 from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind

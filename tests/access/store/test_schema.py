@@ -20,7 +20,7 @@ from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.cli.entry import main as command
 from democrai_sandbox.errors import InvalidInputError, SchemaOutdated, StoreUnavailable
 from democrai_sandbox.host.accounts import tables as host_tables
-from democrai_sandbox.runtime.store import tables as runtime_tables
+from democrai_sandbox.runtime.store import values as runtime_tables
 from tests.access.store.samples import NOW, approval, at, denial, live, request, sql
 from tests.services.rows import rows
 

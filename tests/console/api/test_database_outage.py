@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from democrai_sandbox.access import Access, AccessSettings
-from democrai_sandbox.console.health import readiness
-from democrai_sandbox.console.metrics import Metrics
+from democrai_sandbox.console.health import Metrics, readiness
 from democrai_sandbox.host.observations import Observations
 from democrai_sandbox.host.settings import HostSettings
 from democrai_sandbox.runtime.store import RuntimeStore

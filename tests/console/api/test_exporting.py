@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from democrai_sandbox.access.audit import record_hash, verify_export
 from democrai_sandbox.access.values import AccessTuple, AuditAction, AuditFilter, AuditRecord
-from democrai_sandbox.console.api.audit import COLUMNS, as_csv, as_jsonl, is_wanted
+from democrai_sandbox.console.api.accounts import COLUMNS, as_csv, as_jsonl, is_wanted
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 from tests.services.rows import rows
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.console.plain_json import PlainResponse, jsonable, speakable
+from democrai_sandbox.console.render import PlainResponse, jsonable, speakable
 
 characters = st.characters(codec=None, exclude_categories=())
 texts = st.text(characters)

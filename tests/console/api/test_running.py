@@ -213,7 +213,7 @@ def test_params_and_results_go_through(uma):
 def test_call_that_takes_too_long(uma):
     """A call beyond its timeout is a 504."""
     answer = call(uma, "odd/actions/sleep", seconds=60)
-    assert (answer.status_code, answer.json()["code"]) == (504, "extension_timeout")
+    assert (answer.status_code, answer.json()["code"]) == (504, "worker_timeout")
 
 
 def test_cancel(uma):

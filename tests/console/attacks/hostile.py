@@ -31,7 +31,12 @@ class Hostile(Served):
     def __init__(self, folder, config=None, *, access=(), **more):
         self.access = list(access)
         # What is loaded, and before what, is what some attacks are about.
-        super().__init__(folder, {"sandbox": {"call_timeout": 120}, **(config or {})}, fresh=True, **more)
+        super().__init__(
+            folder,
+            {"sandbox": {"call_timeout": 120, "isolation": {"default": "in_process"}}, **(config or {})},
+            fresh=True,
+            **more,
+        )
 
     def furnish(self):
         super().furnish()

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from democrai_sandbox.console.render import MESSAGES
 from democrai_sandbox.errors import SignInThrottled
-from democrai_sandbox.host.accounts import throttle
+from democrai_sandbox.host.accounts import store
 from tests.console.serving import PASSWORD
 from tests.console.sessions import enter
 
@@ -25,7 +25,7 @@ def fail_often(accounts, name):
     """Count failures without comparing passwords, until the waiting time is minutes."""
     now = datetime.now(UTC)
     for _ in range(15):
-        row = partial(throttle.begin, name=name, address="127.0.0.1", now=now)
+        row = partial(store.begin_sign_in, name=name, address="127.0.0.1", now=now)
         try:
             accounts._database.act(row)
         except SignInThrottled as error:

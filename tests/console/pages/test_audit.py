@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from democrai_sandbox.console.pages.audit import differences
+from democrai_sandbox.console.pages.accounts import differences
 from tests.console.pages.asking import Desk
 from tests.console.pages.reading import SOON, read
 from tests.console.serving import serving

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from democrai_sandbox.console.pages.drafts import read_draft, written_draft
+from democrai_sandbox.console.pages.parameters import read_draft, written_draft
 from tests.console.pages.asking import decide
 from tests.console.pages.reading import Page, form
 from tests.console.serving import PASSWORD

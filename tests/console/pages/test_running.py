@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from democrai_sandbox.console.pages.modules import read_params, shown_result
+from democrai_sandbox.console.pages.extensions import read_params, shown_result
 from democrai_sandbox.policy import InvalidInputError
 from tests.console.pages.reading import Page, read, run
 from tests.services.golden import sentence

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from democrai_sandbox.errors import SignInRefused, SignInThrottled
-from democrai_sandbox.host.accounts import throttle
+from democrai_sandbox.host.accounts import store
 from tests.access.store.samples import sql
 from tests.host.accounts.conftest import PASSWORD
 from tests.services.rows import rows
@@ -79,9 +79,9 @@ def test_other_addresses_are_not_held_up(house):
 @pytest.fixture
 def six_free(monkeypatch):
     """Lower the free failures of a name or address from fifty to six, because that many take long."""
-    assert {kind: rule.free for kind, rule in throttle._RULES.items()} == {"pair": 5, "name": 50, "address": 50}
-    rules = {kind: replace(rule, free=min(rule.free, 6)) for kind, rule in throttle._RULES.items()}
-    monkeypatch.setattr(throttle, "_RULES", rules)
+    assert {kind: rule.free for kind, rule in store._RULES.items()} == {"pair": 5, "name": 50, "address": 50}
+    rules = {kind: replace(rule, free=min(rule.free, 6)) for kind, rule in store._RULES.items()}
+    monkeypatch.setattr(store, "_RULES", rules)
 
 
 def test_a_stranger_with_many_addresses_does_not_shut_out_who_was_there_before(house, six_free):
@@ -163,7 +163,7 @@ def test_failures_are_forgotten_after_a_day_and_leave_no_rows(house):
 
 def test_a_stranger_does_not_fill_the_table(house, monkeypatch):
     """The number of rows has a maximum, for any names and addresses."""
-    monkeypatch.setattr(throttle, "MOST_ROWS", 12)
+    monkeypatch.setattr(store, "MOST_ROWS", 12)
     for number in range(12):
         refusal(house, name=f"name{number}", address=f"203.0.{number}.1")
         assert sql(house.url, "SELECT count(*) FROM host_throttle")[0][0] <= 12

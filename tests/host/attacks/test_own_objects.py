@@ -43,7 +43,7 @@ def in_reach(world):
 
     app = world.load(EMBEDDED)["Embedded"](world.base)
     app.module("greedy", GREEDY)
-    sys.modules["__main__"].sandbox = app.make()
+    sys.modules["__main__"].sandbox = app.make(sandbox={"isolation": {"default": "in_process"}})
 
     async def story(app):
         return {"told": await app.action("greedy", "grab", user="ada"), "goes on": app.caller("ada").may_decide}

@@ -14,10 +14,10 @@ from tests.services.rows import rows
 HARMLESS = {
     "democrai_sandbox.access._HOMES",
     "democrai_sandbox.access.events.bus._listening",
-    "democrai_sandbox.console.api.audit._EXPORT",
+    "democrai_sandbox.console.api.accounts._EXPORT",
     "democrai_sandbox.console.api.decisions._DECIDES",
     "democrai_sandbox.console.api.openapi._SCHEMES",
-    "democrai_sandbox.console.api.modules._CALLS",
+    "democrai_sandbox.console.api.extensions._CALLS",
 }
 """They contain names, describe the API, or list event listeners, which grant nothing."""
 

@@ -19,7 +19,7 @@ from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.ai.model import AgentLimits, Message
 from democrai_sandbox.runtime.ai.runtime import AiRuntime
 from democrai_sandbox.runtime.ai.scripted import ScriptedModel, calls
-from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+from democrai_sandbox.runtime.calls.invocation import GuardFactory
 from democrai_sandbox.runtime.calls.outcome import capture, capture_async, release
 from democrai_sandbox.runtime.extensions.importer import Declarations, import_entry, prepare
 

@@ -68,6 +68,10 @@ BEYOND = """
 @sdk.tool("x", access=[{"resource_type": "network", "operation": "send", "target": "https://a.example.com"}])
 async def x(): ...
 """
+BORROWS = """
+@sdk.agent("x", model="script", tools=["beyond.x"])
+async def x(): ...
+"""
 NO_MODEL = """
 @sdk.agent("x", model="scrpt")
 async def x(): ...
@@ -97,6 +101,7 @@ def apart_story(world):
     stage.module("demo", MODULE, ("filesystem", "read", world.root), ("network", "send", target))
     stage.module("beyond", BEYOND)
     stage.module("no-model", NO_MODEL)
+    stage.module("borrows", BORROWS)
     state = stage.base / "state"
     state.mkdir()
     shutil.copyfile(os.environ["PREPARED_DATABASE"], state / "access.db")
@@ -110,7 +115,7 @@ def apart_story(world):
         "broken": Broken(),
         "far": OpenAiModel("http://127.0.0.1:9/v1", model="m", timeout=2),
     }
-    isolation = {f"module:{name}": "process" for name in ("demo", "beyond", "no-model")}
+    isolation = {f"module:{name}": "process" for name in ("demo", "beyond", "no-model", "borrows")}
     settings = RuntimeSettings(
         modules_path=str(stage.modules), data_dir=str(stage.data), call_timeout=10.0, isolation=isolation
     )
@@ -159,6 +164,7 @@ def test_a_module_in_a_worker_runs_its_assets_there(case):
     problems = {name: found for name, [found] in told["problems"].items()}
     values = {
         "beyond": ["beyond.x", "network", "send", "https://a.example.com"],
+        "borrows": ["'beyond.x'", "sandbox.isolation", '"module:borrows": in_process'],
     }
     for name, parts in values.items():
         for part in parts:

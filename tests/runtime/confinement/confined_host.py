@@ -32,7 +32,8 @@ class Lab:
         database = self.parts["database"](house.state)
         database = AccessSettings(database=database, key_file=f"{house.state}/keys", poll_seconds=0.1)
         places = {f"{kind}s_path": folder for kind, folder in house.folders.items()}
-        given = RuntimeSettings(data_dir=os.path.join(house.base, "data"), call_timeout=20.0, **places, **settings)
+        settings = {"call_timeout": 20.0, **settings}
+        given = RuntimeSettings(data_dir=os.path.join(house.base, "data"), **places, **settings)
 
         async def serve():
             async with house.runtime:
@@ -71,7 +72,7 @@ def layer(*, on=True, abi=None, egress=None, template=True):
     found = landlock_support().abi if abi is None else abi
     packages = template if isinstance(template, list) else ()
     server = SpawnServer.start(template=template_command(packages) if template else ())
-    return SimpleNamespace(spawn=server, egress=egress, abi=found, flow=FlowLog(enabled=False))
+    return SimpleNamespace(spawn=server, egress=egress, abi=found, flow=FlowLog(enabled=False), unfiltered="")
 
 
 def memory_holds(pid, text):

@@ -38,7 +38,10 @@ def all_parts(world):
     lab = (parts := world.load(LAB))["Lab"](world)
     stories = {
         part.__name__: part(lab, parts["entry"])
-        for part in (reads_and_writes, programs, connections, approved, links, limited, gone)
+        for part in (
+            *(reads_and_writes, programs, ordinary, named, named_by_scripts, approved_by_name),
+            *(connections, approved, links, limited, gone),
+        )
     }
 
     async def story():
@@ -142,6 +145,125 @@ def test_programs_run_as_without_the_kernel_layer_if_they_may_be_executed(confin
     assert code[0] == 7
     assert signal[0] == -15
     assert timed_out is True
+
+
+ORDINARY = {
+    "pipes and temporary files": "seq 9 | sort -r | head -1 > $(mktemp) && test -w /dev/null && echo > /dev/null",
+    "descriptors": "cat /dev/stdin </dev/null && echo x > /dev/stdout && exec ls /proc/self/fd >/dev/null",
+    "own process": "exec cat /proc/self/status /proc/self/stat /proc/meminfo /proc/cpuinfo >/dev/null",
+    "tools": "echo a > f && sed -i s/a/b/ f && grep -q b f && tar cf t.tar f && tar tf t.tar && rm f t.tar",
+    "search": "touch here && find . -name here | xargs ls -l && awk 'BEGIN {exit 0}'",
+    "locale and time": "locale -a >/dev/null && date && ls /usr/share/zoneinfo >/dev/null",
+    "terminals": 'test -z "$(ls -d /lib/terminfo 2>/dev/null)" || TERM=xterm tput bold >/dev/null',
+    "git": "git init -q g && cd g && git config user.name n && git config user.email n@n && echo x > f"
+    " && git add f && git commit -qm x && git status --short && git log --oneline && git clone -q . ../h",
+    "python": "python3 -c 'import ssl, sqlite3, tempfile, subprocess, threading, asyncio; ssl.create_default_context();"
+    ' asyncio.run(asyncio.sleep(0)); tempfile.TemporaryFile(); subprocess.run(["true"], check=True)\'',
+}
+
+
+def ordinary(lab, entry):
+    lab.house.extension("ordinary", MODULE)
+
+    async def story():
+        return {name: await lab.action("ordinary", "sh", script=f"set -e; {each}") for name, each in ORDINARY.items()}
+
+    return story
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_programs_work_in_the_folder_of_their_module(confined, name):
+    """Without a single rule: system programs, libraries, the process's own entries in /proc, and its data folder."""
+    code, _, complaints, unenforced, _ = confined["ordinary"][name]
+    assert (code, complaints, unenforced) == (0, "", [])
+
+
+def depends(*programs):
+    return [{"resource_type": "system_dependency", "operation": "execute", "target": name} for name in programs]
+
+
+def named(lab, entry):
+    lab.house.extension("named", MODULE, access=depends("sh", "git", "no-such-library"))
+    loose = "git init -q g && cd g && git config alias.one '!cat /etc/hostname' && git status --short"
+
+    async def story():
+        return [
+            await lab.action("named", "sh", script="echo ran; cat /etc/hostname"),
+            await lab.action("named", "run", argv=["cat", "/etc/hostname"]),
+            await lab.action("named", "sh", script=loose),
+            await lab.action("named", "sh", script="cd g && git one"),
+            await lab.action("named", "sh", script="cp /bin/cat mine 2>/dev/null; cd g; git --exec-path"),
+            await lab.action("named", "sh", script="python3 -c 1 || /usr/bin/env true || perl -e 1 || echo none"),
+        ]
+
+    return story
+
+
+def test_a_subject_with_named_programs_starts_no_other_one(confined):
+    """Neither does a program that it may start: the kernel refuses to execute the others."""
+    shell, cat, loose, alias, parts, none = confined["named"]
+    assert (shell[1], shell[0]) == ("ran\n", 126) and "ermission denied" in shell[2]
+    assert cat[0] == "FilesystemDenied"
+    assert loose[0] == 0, loose
+    assert alias[0] != 0
+    assert parts[0] == 0 and parts[1]
+    assert none[1] == "none\n"
+
+
+def named_by_scripts(lab, entry):
+    house = lab.house
+    direct = house.file("scripts/direct", "#!/bin/sh\necho direct\n")
+    by_env = house.file("scripts/by_env", "#!/usr/bin/env python3\nprint('by env')\n")
+    secret = house.file("secrets/key", "SECRET")
+    data = f"{house.base}/data/modules/scripts"
+    for path in (direct, by_env):
+        os.chmod(path, 0o755)
+    rules = [entry("execute", f"{data}/made"), *depends(direct, by_env)]
+    house.extension("scripts", MODULE, access=rules)
+
+    async def story():
+        os.makedirs(data, exist_ok=True)
+        with open(f"{data}/made", "w") as made:
+            made.write(f"#!{secret}\n")
+        os.chmod(f"{data}/made", 0o755)
+        read = f"print(open({secret!r}).read())"
+        return [
+            await lab.action("scripts", "run", argv=[direct]),
+            await lab.action("scripts", "run", argv=[by_env]),
+            await lab.action("scripts", "run", argv=[f"{data}/made"]),
+            await lab.action("scripts", "run", argv=["python3", "-c", read]),
+        ]
+
+    return story
+
+
+def test_a_named_script_runs_with_its_interpreter(confined):
+    """Also by way of env; a script of the subject that names another file gets no right to read it."""
+    direct, by_env, made, python = confined["named_by_scripts"]
+    assert direct == [0, "direct\n", ""]
+    assert by_env == [0, "by env\n", ""]
+    assert "SECRET" not in str(made)
+    assert python[0] == "FilesystemDenied"
+
+
+def approved_by_name(lab, entry):
+    house = lab.house
+    house.extension("asked", MODULE, access=depends("sh"))
+    script = "seq 1; head -c 0 /dev/null || echo no head"
+
+    async def story():
+        before = await lab.action("asked", "sh", script=script)
+        house.decide("approval", "module:asked", "system_dependency", "execute", "seq")
+        return [before, await lab.action("asked", "sh", script=script)]
+
+    return story
+
+
+def test_a_program_that_was_approved_by_name_may_be_executed_by_new_children(confined):
+    """It is added to those that the manifest names; the others stay refused."""
+    before, after = confined["approved_by_name"]
+    assert before[1] == "no head\n"
+    assert after[1] == "1\nno head\n"
 
 
 CONNECT = """

@@ -14,7 +14,7 @@ from democrai_sandbox.runtime.store import (
     ShadowDifference,
     ShadowEffect,
     ShadowRun,
-    shadow_rows,
+    registration_rows,
 )
 from tests.access.store.samples import NOW, at
 
@@ -54,7 +54,7 @@ def test_a_run_is_started_ended_and_audited(store, other, url):
 
 def test_findings_add_up_and_are_bounded(store, other, monkeypatch):
     """Equal findings are one row with the last example; those beyond the limit are counted, also after the end."""
-    monkeypatch.setattr(shadow_rows, "MOST_FINDINGS", 3)
+    monkeypatch.setattr(registration_rows, "MOST_FINDINGS", 3)
     store.start_shadow(REPORTS)
     store.add_findings("run1", [READ, replace(READ, effect=ShadowEffect.ALLOWED, target="/a", count=1)])
     later = replace(READ, count=5, first_seen=at(2), last_seen=at(3), user_id="bob", chain=("module:reports", "tool:x"))
@@ -72,7 +72,7 @@ def test_findings_add_up_and_are_bounded(store, other, monkeypatch):
 
 def test_old_runs_are_forgotten(store, monkeypatch):
     """Only the latest runs of one subject are kept, with their findings."""
-    monkeypatch.setattr(shadow_rows, "_MOST_ENDED", 2)
+    monkeypatch.setattr(registration_rows, "_MOST_ENDED", 2)
     for number in range(4):
         store.start_shadow(replace(REPORTS, id=f"run{number}"))
         store.add_findings(f"run{number}", [READ])

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, and_, bindparam, func, literal, literal_column, select, tuple_
 
 from democrai_sandbox.access import values
-from democrai_sandbox.access.risk import NO_HISTORY, NOT_ASSESSED, History, RiskAssessment, assess
+from democrai_sandbox.access.verdicts import NO_HISTORY, NOT_ASSESSED, History, RiskAssessment, assess
 from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.policy import InvalidInputError, ResourceType, is_at_or_below, parse_declaration
 from democrai_sandbox.policy.hosts import host_key

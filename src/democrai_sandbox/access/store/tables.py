@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from democrai_sandbox.access import values
 from democrai_sandbox.access.audit import access_dict
-from democrai_sandbox.access.risk import NOT_ASSESSED
+from democrai_sandbox.access.verdicts import NOT_ASSESSED
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 if TYPE_CHECKING:

@@ -5,5 +5,3 @@ Each command has an item ``<command>_arguments`` (see ``options``), which adds a
 returns the exit status. These modules do not import the commands, so that ``--help`` and usage errors are fast: no
 ``typing``, no errors, no policies.
 """
-
-from __future__ import annotations

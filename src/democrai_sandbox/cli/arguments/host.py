@@ -36,7 +36,7 @@ _STATUS = """\
 Show what a node enforces now: the measured state of every layer, with a fix for each problem.
 The exit status is 1 if a control that the configuration enables does not work, and 3 if no node answers."""
 
-status_arguments = arguments("status:run_status", *NODE, description=_STATUS)
+status_arguments = arguments("explain:run_status", *NODE, description=_STATUS)
 
 _DOCTOR = """\
 Test what this machine and this configuration can enforce, in temporary processes, and print a fix for every failed
@@ -44,7 +44,7 @@ check. Changes nothing and does not need root; checks that need root are marked.
 configuration enables a control that does not work."""
 
 doctor_arguments = arguments(
-    "status:run_doctor",
+    "explain:run_doctor",
     CONFIG,
     flag("--egress", "also start the helper, and test an empty allowlist on a temporary process"),
     flag("--attempts", "list every forbidden operation that was tested"),
@@ -57,7 +57,7 @@ config_arguments = verbs(
         "show",
         "print every value",
         "Print every value of the configuration, with passwords hidden. Changes nothing.",
-        "config:run_show",
+        "serve:run_show",
         flag("--origin", "show the origin of each value: file and line, or variable"),
         flag("--given", "omit default values"),
         *LOCAL,
@@ -66,7 +66,7 @@ config_arguments = verbs(
         "check",
         "list every problem",
         "Check the configuration as serve does, and list every problem. Changes nothing.",
-        "config:run_check",
+        "serve:run_check",
         *LOCAL,
     ),
 )
@@ -120,7 +120,7 @@ helper_arguments = verbs(
         "run the helper of an application, in the foreground",
         "Run the helper of an application: apply its allowlist, and end with it. Needs root, or sudo "
         "without a password. serve starts the helper itself; use this command for process managers and for debugging.",
-        "helper:run_helper",
+        "serve:run_helper",
         argument("--parent-pid", "PID", "process id of the application", required=True),
         argument("--socket", "PATH", "socket of the helper (default: from the configuration)"),
         argument("--policy-file", "PATH", "policy file (default: from the configuration)"),
@@ -133,7 +133,7 @@ helper_arguments = verbs(
         "list running helpers and their allowlists",
         "List the running helpers of this configuration, their allowlists and, as root, the rules that "
         "are in the packet filter. Changes nothing.",
-        "helper:run_status",
+        "serve:run_status",
         *LOCAL,
     ),
     verb(
@@ -141,7 +141,7 @@ helper_arguments = verbs(
         "print the packet filter rules of a policy file",
         "Read a policy file as the helper does, resolve its names, and print the rules for the "
         "packet filter. Only the helper itself can apply rules.",
-        "helper:run_apply",
+        "serve:run_apply",
         argument("file", "FILE", "a policy file, such as os_sandbox_allowlist_PID.json in the data folder"),
         flag("--dry-run", "apply nothing; required", required=True),
         argument("--parent-pid", "PID", "process id to use in the names of the rules", default=str(os.getpid())),
@@ -152,7 +152,7 @@ helper_arguments = verbs(
             name,
             f"print the rule that lets a user start the helper through {program}",
             f"Print the rule that lets a user start the helper through {program}. Installs nothing.",
-            f"helper:run_{name}",
+            f"serve:run_{name}",
             argument("--user", "NAME", "user that runs the application (default: the current user, unless root)"),
             JSON,
         )
@@ -162,7 +162,7 @@ helper_arguments = verbs(
         "systemd",
         "print the unit that runs the helper for a service",
         "Print the unit that runs the helper for a service. Installs nothing.",
-        "helper:run_systemd",
+        "serve:run_systemd",
         argument("--state-dir", "DIR", "replaces state_dir of the configuration"),
         argument("--data-dir", "DIR", "replaces data_dir of the configuration"),
         argument("--refresh-seconds", "N", "replaces the time between name resolutions"),
@@ -185,7 +185,7 @@ _token_arguments = verbs(
         "create",
         "create a token and print it once",
         f"Create a token for a user and print it once. Default scopes: {', '.join(USUAL_SCOPES)}.",
-        "admin:run_create_token",
+        "db:run_create_token",
         argument("--user", "NAME", "owner of the token; required if several users may decide"),
         argument("--label", "TEXT", f"name of the token in lists (default: {_LABEL})", default=_LABEL),
         argument("--scope", "SCOPE", "a scope of the token; may be repeated", action="append"),
@@ -203,7 +203,7 @@ _token_arguments = verbs(
         "list",
         "list tokens",
         "List tokens, without their secrets.",
-        "admin:run_list_tokens",
+        "db:run_list_tokens",
         argument("--user", "NAME", "only tokens of this user"),
         *LOCAL,
     ),
@@ -211,7 +211,7 @@ _token_arguments = verbs(
         "revoke",
         "revoke a token",
         "Revoke a token, and end the session approvals of its calls.",
-        "admin:run_revoke_token",
+        "db:run_revoke_token",
         argument("id", "ID", "id from admin token list"),
         YES,
         *LOCAL,
@@ -223,7 +223,7 @@ admin_arguments = verbs(
         "create",
         "add a user",
         "Add a user. The password is read from the terminal or from standard input.",
-        "admin:run_create",
+        "db:run_create",
         argument(
             "--role", None, "super may approve and deny; without a role, the user may only read", choices=("super",)
         ),
@@ -236,7 +236,7 @@ admin_arguments = verbs(
         "passwd",
         "set a new password",
         "Set a new password for a user and end all sessions of the user. Tokens keep working.",
-        "admin:run_passwd",
+        "db:run_passwd",
         _USER,
         *LOCAL,
         _GENERATE,
@@ -245,12 +245,12 @@ admin_arguments = verbs(
         "disable",
         "disable a user",
         "Disable a user: all sessions end, and tokens stop working until the user is enabled again.",
-        "admin:run_disable",
+        "db:run_disable",
         _USER,
         *LOCAL,
         YES,
     ),
-    verb("enable", "enable a disabled user", "Enable a disabled user.", "admin:run_enable", _USER, *LOCAL),
-    verb("list", "list users", "List all users.", "admin:run_list", *LOCAL),
+    verb("enable", "enable a disabled user", "Enable a disabled user.", "db:run_enable", _USER, *LOCAL),
+    verb("list", "list users", "List all users.", "db:run_list", *LOCAL),
     verb("token", "manage API tokens", "Manage API tokens for programs.", "", _token_arguments),
 )

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.console import health, metrics, problems
+from democrai_sandbox.console import health, problems
 from democrai_sandbox.host.host_only import taken
 
-from . import accounts, audit, decisions, explain, extensions, modules, requests, status, subjects
+from . import accounts, decisions, extensions, subjects
 from .openapi import document
 
 __all__ = ["document", "routers", "unversioned"]
 
 routers = taken(
     "console",
-    (requests, "requests"),
+    (decisions, "requests"),
     (decisions, "decision_calls"),
     (decisions, "decisions"),
     (subjects, "subjects"),
     (extensions, "extensions"),
     (extensions, "mcp"),
     (extensions, "models"),
-    (explain, "explanations"),
+    (subjects, "explanations"),
     (subjects, "shadows"),
-    (modules, "modules"),
-    (modules, "tasks"),
-    (audit, "audit"),
-    (status, "status"),
+    (extensions, "modules"),
+    (extensions, "tasks"),
+    (accounts, "audit"),
+    (subjects, "status"),
     (accounts, "accounts"),
 )
 """Return the routers below ``/api/v1``, to the host only, because a route could be changed to call anything."""
-unversioned = taken("console", (health, "health"), (metrics, "metrics"), (problems, "error_pages"))
+unversioned = taken("console", (health, "health"), (health, "metrics"), (problems, "error_pages"))
 """Return the routers at the top: health, metrics, and the pages of error codes."""

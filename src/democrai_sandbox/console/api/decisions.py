@@ -1,45 +1,267 @@
-"""Approvals and denials: list and show them, decide about requests or without one, and revoke."""
+"""Access requests with the facts for a decision, and approvals and denials: list and show them, decide, and revoke."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import Depends, Query, Request
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from democrai_sandbox.access import values
-from democrai_sandbox.access.values import DecisionFilter, RequestState
+from democrai_sandbox.access.values import DecisionFilter, RequestFilter, RequestState
+from democrai_sandbox.access.verdicts import RiskLevel
 from democrai_sandbox.console.auth import Visitor, holder, require_recent_password, sandbox_of
 from democrai_sandbox.console.problems import told as told_of
-from democrai_sandbox.errors import DecisionConflict, SandboxError
-from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess, approved_accesses, decide
+from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, SandboxError
+from democrai_sandbox.host.decisions import (
+    SubmittedDecision,
+    UnrequestedAccess,
+    approved_accesses,
+    decide,
+    decision_targets,
+)
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.policy import Operation, ResourceType
+from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
-from . import schemas
-from .idempotency import Repeatable, Repeating
-from .openapi import operation, router
-from .schemas import (
+from .openapi import (
     ABOUT_VERSION,
+    AccessItem,
+    AccessRequest,
     ApiAnswer,
     ApiInput,
+    AuditItem,
+    DecisionItem,
+    DecisionResult,
     Id,
     Lifetime,
+    ListPage,
     Paging,
     Reason,
+    Repeatable,
+    Repeating,
+    ResumeStatus,
     SubjectText,
     Text,
     Version,
+    operation,
+    router,
+    subject_named,
     subject_of,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from democrai_sandbox.access.administration import Administration, Outcome
     from democrai_sandbox.access.values import AccessTuple
+    from democrai_sandbox.access.verdicts import RiskAssessment
+
+requests = router("requests")
+RequestReader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
+
+
+class QueueQuery(Paging):
+    """Filters of requests."""
+
+    kind: SubjectKind | None = None
+    subject: SubjectText = ""
+    resource_type: ResourceType | None = None
+    operation: Operation | None = None
+    user: str = Field(default="", max_length=500)
+    organization: str = Field(default="", max_length=500)
+    session: str = Field(default="", max_length=500)
+    text: str = Field(default="", max_length=1000, description="Part of the target, ignoring case.")
+    newer_than: AwareDatetime | None = Field(default=None, description="First seen at this time or later.")
+    older_than: AwareDatetime | None = Field(default=None, description="First seen before this time.")
+
+    @property
+    def wanted(self) -> RequestFilter:
+        """The filter for the access service."""
+        return RequestFilter(
+            subject=subject_of(self.subject),
+            subject_kind=self.kind,
+            resource_type=self.resource_type,
+            operation=self.operation,
+            user_id=self.user,
+            organization_id=self.organization,
+            session_key=self.session,
+            text=self.text,
+            newer_than=self.newer_than,
+            older_than=self.older_than,
+        )
+
+
+class RequestQuery(QueueQuery):
+    """Filters of requests, including states."""
+
+    state: list[RequestState] = Field(default=[RequestState.PENDING], description="May be repeated.")
+
+    @property
+    def wanted(self) -> RequestFilter:
+        """The filter for the access service."""
+        return replace(super().wanted, states=tuple(self.state))
+
+    @property
+    def own_states(self) -> tuple[RequestState, ...]:
+        """The states; users who may not decide can use no other filter."""
+        if others := sorted(self.model_fields_set - {"state", "limit", "after"}):
+            raise ExternalAccessAdminRequired(f"you can filter your own requests by state only, not by {others[0]}")
+        return tuple(self.state)
+
+
+class RiskReason(ApiAnswer):
+    """One reason for a risk."""
+
+    code: str
+    level: RiskLevel
+    text: Text
+
+
+class RequestGroupItem(ApiAnswer):
+    """All pending requests for the same access, of all users."""
+
+    access: AccessItem
+    newest_id: str
+    requests: int
+    count: int
+    users: list[Text]
+    user_count: int
+    session_count: int
+    first_seen: datetime
+    last_seen: datetime
+    risk: RiskLevel
+    risk_reasons: list[RiskReason]
+    chain: list[Text]
+
+
+class TargetChoice(ApiAnswer):
+    """A possible target of a decision: the requested one or a broader one."""
+
+    target: Text
+    label: Text
+    words: Text
+    warnings: list[Text]
+    is_exact: bool
+    version: int | None
+    """Version of the decisions about this target and the requested one: see `expected_version`. Null for a user who
+    may not decide."""
+    risk: RiskLevel | None
+    """Risk of approving this target. Null for a user who may not decide."""
+    risk_reasons: list[RiskReason]
+    """Highest first."""
+
+
+class RequestDetail(ApiAnswer):
+    """A request with the facts for a decision."""
+
+    request: AccessRequest
+    risk: RiskLevel | None = Field(description="Null for a reader who may not decide.")
+    risk_reasons: list[RiskReason] = Field(description="The highest first.")
+    version: int | None = Field(
+        description="Version of the decisions about the requested target: see `expected_version`. Null for a user who "
+        "may not decide."
+    )
+    choices: list[TargetChoice]
+    similar: list[DecisionItem]
+    alike: list[AccessRequest]
+    history: list[AuditItem]
+    resume: ResumeStatus | None
+
+
+class NewNote(ApiInput):
+    """A note on a request."""
+
+    text: str = Field(min_length=1, max_length=2000)
+
+
+@requests.get("/requests", **operation(Scope.REQUESTS_READ, query=True))
+def list_requests(
+    request: Request, query: Annotated[RequestQuery, Query()], visitor: RequestReader
+) -> ListPage[AccessRequest]:
+    """List requests, most recently seen first; by default pending ones. Users who may not decide see their own."""
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        if visitor.may_decide:
+            found = administration.pending_requests(query.wanted, query.page)
+        else:
+            found = administration.own_requests(query.page, states=query.own_states)
+    return ListPage[AccessRequest].model_validate(found)
+
+
+@requests.get("/requests/queue", **operation(Scope.REQUESTS_READ, query=True))
+def list_queue(
+    request: Request, query: Annotated[QueueQuery, Query()], visitor: RequestReader
+) -> ListPage[RequestGroupItem]:
+    """List pending requests, one row per access, highest risk first."""
+    with serving(visitor.caller):
+        found = sandbox_of(request).access.administration.queue(query.wanted, query.page)
+    return ListPage[RequestGroupItem].model_validate(found)
+
+
+@requests.get("/requests/{request_id}", **operation(Scope.REQUESTS_READ, 404))
+def show_request(request: Request, request_id: Id, visitor: RequestReader) -> RequestDetail:
+    """Show a request, its choices, similar decisions, its history, and the state of its resume action.
+
+    The user who made it can see it too, without data of other users.
+    """
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        found = administration.request(request_id)
+        risk = administration.risk(found.access) if visitor.may_decide else None
+        offered = _choices(administration, found, visitor)
+        return RequestDetail.model_validate(
+            {
+                "request": found,
+                "risk": risk and risk.level,
+                "risk_reasons": risk.reasons if risk else (),
+                "version": offered[0].version,
+                "choices": offered,
+                "similar": administration.similar(found) if visitor.may_decide else (),
+                "alike": administration.alike(found) if visitor.may_decide else (),
+                "history": administration.history_of(found.id),
+                "resume": administration.resume_of(found.id),
+            }
+        )
+
+
+@requests.post("/requests/{request_id}/notes", status_code=201, **operation(Scope.REQUESTS_DECIDE, 404, 409, body=True))
+def add_note(
+    request: Request,
+    request_id: Id,
+    note: NewNote,
+    visitor: Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))],
+    repeated: Repeating,
+) -> AuditItem:
+    """Add a note to a request, such as a question to its user. It decides nothing."""
+
+    def act() -> AuditItem:
+        with serving(visitor.caller):
+            record = sandbox_of(request).access.administration.note(request_id, note.text)
+        return AuditItem.model_validate(record)
+
+    return repeated.run(visitor, note, AuditItem, act, for_all=True)
+
+
+def _choices(administration: Administration, found: values.StoredRequest, visitor: Visitor) -> list[TargetChoice]:
+    """Return the choices of a request; for users who may decide, with the version and the risk of each."""
+    offered = decision_targets(found.access, look=visitor.may_decide)
+    known: Iterable[tuple[int | None, RiskAssessment | None]] = ((None, None),) * len(offered)
+    if visitor.may_decide:
+        targets = [one.target for one in offered]
+        versions, risks = administration.versions(found.access, targets), administration.risks(found.access, targets)
+        known = zip(versions, risks, strict=True)
+    return [
+        TargetChoice.of(
+            one, version=version, risk=risk.level if risk else None, risk_reasons=risk.reasons if risk else ()
+        )
+        for one, (version, risk) in zip(offered, known, strict=True)
+    ]
+
 
 decisions = router("decisions")
 Reader = Annotated[Visitor, Depends(holder(Scope.APPROVALS_READ))]
@@ -70,7 +292,7 @@ class DecisionQuery(Paging):
         )
 
 
-class DecisionDetail(schemas.DecisionItem):
+class DecisionDetail(DecisionItem):
     """An approval or a denial, with its version."""
 
     version: int
@@ -80,21 +302,19 @@ class DecisionDetail(schemas.DecisionItem):
 @decisions.get("/approvals", **operation(Scope.APPROVALS_READ, query=True))
 def list_approvals(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
-) -> schemas.ListPage[schemas.DecisionItem]:
+) -> ListPage[DecisionItem]:
     """List approvals, newest first, with the administrator and the time of the last use."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.approvals(query.wanted, query.page)
-    return schemas.ListPage[schemas.DecisionItem].model_validate(found)
+    return ListPage[DecisionItem].model_validate(found)
 
 
 @decisions.get("/denials", **operation(Scope.APPROVALS_READ, query=True))
-def list_denials(
-    request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
-) -> schemas.ListPage[schemas.DecisionItem]:
+def list_denials(request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader) -> ListPage[DecisionItem]:
     """List denials, newest first."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.denials(query.wanted, query.page)
-    return schemas.ListPage[schemas.DecisionItem].model_validate(found)
+    return ListPage[DecisionItem].model_validate(found)
 
 
 @decisions.get("/decisions/{decision_id}", **operation(Scope.APPROVALS_READ, 404))
@@ -104,7 +324,7 @@ def show_decision(request: Request, decision_id: Id, visitor: Reader) -> Decisio
     with serving(visitor.caller):
         found = administration.decision(decision_id)
         (version,) = administration.versions(found.access)
-    shown = schemas.DecisionItem.model_validate(found)
+    shown = DecisionItem.model_validate(found)
     return DecisionDetail(**dict(shown), version=version)
 
 
@@ -159,7 +379,7 @@ class BulkItem(ApiAnswer):
     """The result in words."""
     code: str = Field(default="")
     """Code of the error, if any."""
-    decision: schemas.DecisionItem | None = None
+    decision: DecisionItem | None = None
     version: int | None = None
     """With `dry_run`, the version of the state; null for a request that would not be decided."""
 
@@ -223,7 +443,7 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Re
 @decision_calls.post("/requests/{request_id}/approve-session", **_DECIDES)
 def approve_for_session(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
-) -> schemas.DecisionResult:
+) -> DecisionResult:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` has the reason."""
     return _decided(request, visitor, repeated, verdict, _submitted("session", request_id, verdict))
 
@@ -235,7 +455,7 @@ def approve(
     visitor: Decider,
     repeated: Repeating,
     verdict: PermanentVerdict = _NO_PERMANENT_VERDICT,
-) -> schemas.DecisionResult:
+) -> DecisionResult:
     """Approve a request permanently, or for a time."""
     submitted = _submitted("permanent", request_id, verdict, _span(verdict.lifetime_seconds))
     with serving(visitor.caller):
@@ -247,19 +467,17 @@ def approve(
 @decision_calls.post("/requests/{request_id}/deny", **_DECIDES)
 def deny(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
-) -> schemas.DecisionResult:
+) -> DecisionResult:
     """Deny a request until the denial is revoked or the access approved."""
     return _decided(request, visitor, repeated, verdict, _submitted("deny", request_id, verdict))
 
 
 @decision_calls.post("/decisions", status_code=201, **operation(Scope.REQUESTS_DECIDE, 409, body=True))
-def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> schemas.DecisionResult:
+def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> DecisionResult:
     """Approve or deny an access permanently, without a request."""
     submitted = SubmittedDecision(
         "permanent" if unasked.effect == "approval" else "deny",
-        UnrequestedAccess(
-            schemas.subject_named(unasked.subject), unasked.resource_type, unasked.operation, unasked.target
-        ),
+        UnrequestedAccess(subject_named(unasked.subject), unasked.resource_type, unasked.operation, unasked.target),
         reason=unasked.reason,
         lifetime=_span(unasked.lifetime_seconds),
         expected=unasked.expected_version,
@@ -277,15 +495,15 @@ def revoke(
     visitor: Annotated[Visitor, Depends(holder(Scope.APPROVALS_REVOKE))],
     repeated: Repeating,
     revocation: Revocation = _NO_REVOCATION,
-) -> schemas.DecisionItem:
+) -> DecisionItem:
     """Revoke an approval or a denial: the access is undecided again, on every node within moments."""
 
-    def act() -> schemas.DecisionItem:
+    def act() -> DecisionItem:
         revoked = SubmittedDecision("revoke", decision_id, reason=revocation.reason)
         outcome = decide(sandbox_of(request).access.administration, visitor.caller, revoked)
-        return schemas.DecisionItem.model_validate(outcome.decision)
+        return DecisionItem.model_validate(outcome.decision)
 
-    return repeated.run(visitor, revocation, schemas.DecisionItem, act)
+    return repeated.run(visitor, revocation, DecisionItem, act)
 
 
 def _submitted(
@@ -296,14 +514,14 @@ def _submitted(
 
 def _decided(
     request: Request, visitor: Visitor, repeated: Repeatable, order: ApiInput, submitted: SubmittedDecision
-) -> schemas.DecisionResult:
+) -> DecisionResult:
     """Return the result of a decision; a repeated idempotency key returns the first result."""
 
-    def act() -> schemas.DecisionResult:
+    def act() -> DecisionResult:
         outcome = decide(sandbox_of(request).access.administration, visitor.caller, submitted)
-        return schemas.DecisionResult.model_validate(outcome)
+        return DecisionResult.model_validate(outcome)
 
-    return repeated.run(visitor, order, schemas.DecisionResult, act)
+    return repeated.run(visitor, order, DecisionResult, act)
 
 
 def _approved(administration: Administration, visitor: Visitor, *submitted: SubmittedDecision) -> list[AccessTuple]:
@@ -325,7 +543,7 @@ def _item(request_id: str, outcome: Outcome | SandboxError) -> BulkItem:
         return BulkItem(id=request_id, done=False, told=said.detail, code=said.code)
     if outcome.decision is None:
         return BulkItem(id=request_id, done=False, told=outcome.skipped, code="skipped")
-    decision = schemas.DecisionItem.model_validate(outcome.decision)
+    decision = DecisionItem.model_validate(outcome.decision)
     return BulkItem(id=request_id, done=True, told="decided", decision=decision)
 
 

@@ -1,26 +1,49 @@
-"""Subjects: declarations, decisions and observed accesses; and shadow runs of candidate manifests."""
+"""Subjects (declarations, decisions, observations), shadow runs, explanations by layer, and the state of layers."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Request
 from pydantic import Field
 
 from democrai_sandbox.console.auth import Visitor, holder, require_administrator, sandbox_of
-from democrai_sandbox.host import shadow_runs
+from democrai_sandbox.console.health import aside, observer
+from democrai_sandbox.errors.error_line import LONGEST
+from democrai_sandbox.host import overview
+from democrai_sandbox.host.explain.explainer import explain, explain_line
+from democrai_sandbox.host.explain.explanation import AccessToExplain, AccessVerdict, LayerEffect
 from democrai_sandbox.host.observations import AccessReason
+from democrai_sandbox.host.overview import known_subjects, subject_profile
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.host.subject_overview import known_subjects, subject_profile
+from democrai_sandbox.host.status import report
+from democrai_sandbox.host.status_report import ReportArea, ReportLineState
 from democrai_sandbox.manifests import ChangeEffect
-from democrai_sandbox.policy import Subject, SubjectKind
+from democrai_sandbox.policy import Subject, SubjectKind, chain_from_list
 from democrai_sandbox.runtime.access_environment import serving
 
-from . import schemas
-from .openapi import operation, router
-from .schemas import ApiAnswer, ApiInput, Id, Named, SubjectText, Text, subject_named
+from .openapi import (
+    AccessItem,
+    AccessRequest,
+    ApiAnswer,
+    ApiInput,
+    DecisionItem,
+    Id,
+    ManifestRule,
+    Members,
+    Named,
+    SubjectText,
+    Text,
+    operation,
+    router,
+    subject_named,
+)
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.explain.explanation import Explanation
 
 subjects = router("subjects")
 Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
@@ -54,7 +77,7 @@ class SubjectList(ApiAnswer):
 class DeclaredRule(ApiAnswer):
     """A rule of a manifest, and the number of observed accesses that it covers."""
 
-    rule: schemas.ManifestRule
+    rule: ManifestRule
     section: Text
     line: int
     is_observable: bool
@@ -64,7 +87,7 @@ class DeclaredRule(ApiAnswer):
 class DecidedRule(ApiAnswer):
     """A decision in force, and the number of observed accesses that it covers."""
 
-    decision: schemas.DecisionItem
+    decision: DecisionItem
     times_seen: int
     is_unused: bool
 
@@ -81,7 +104,7 @@ class SubjectObservation(ApiAnswer):
     count: int
     first: datetime
     last: datetime
-    declared: schemas.ManifestRule | None
+    declared: ManifestRule | None
     decision_id: str
     """Id of the decision in force now, which can be newer than the result."""
 
@@ -97,7 +120,9 @@ class SubjectDetail(ApiAnswer):
     approvals: list[DecidedRule]
     denials: list[DecidedRule]
     observed: list[SubjectObservation]
-    requests: list[schemas.AccessRequest]
+    requests: list[AccessRequest]
+    unenforced: list[Text]
+    """Rules that the kernel does not enforce for its worker and its children."""
 
 
 @subjects.get("/subjects", **operation(Scope.SUBJECTS_READ))
@@ -202,7 +227,7 @@ class ShadowReport(Shadow):
 @shadows.get("/shadows", **operation(Scope.SUBJECTS_READ))
 def list_shadows(request: Request, visitor: Reader) -> ShadowList:
     """List shadow runs, active ones first."""
-    found = shadow_runs.list_shadows(sandbox_of(request), visitor.caller)
+    found = overview.list_shadows(sandbox_of(request), visitor.caller)
     return ShadowList(
         items=[ShadowEntry.of(one.run, would_be_denied=one.denied, would_be_allowed=one.allowed) for one in found]
     )
@@ -213,7 +238,7 @@ def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow
     """Start a shadow run on all nodes. The current manifest still decides."""
     text = order.manifest if isinstance(order.manifest, str) else json.dumps(order.manifest, indent=2)
     with serving(visitor.caller):
-        run = shadow_runs.start_shadow(
+        run = overview.start_shadow(
             sandbox_of(request), subject_named(order.subject), text, visitor.caller, dry_run=order.dry_run
         )
     return Shadow.model_validate(run)
@@ -222,7 +247,7 @@ def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow
 @shadows.get("/shadows/{shadow_id}", **operation(Scope.SUBJECTS_READ, 404))
 def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowReport:
     """Show the observed accesses that the candidate would newly deny or allow, and the differences of the manifests."""
-    found = shadow_runs.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    found = overview.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return ShadowReport.of(
         found.run,
         would_be_denied=found.denied,
@@ -236,5 +261,201 @@ def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowRepor
 def end_shadow(request: Request, shadow_id: Id, visitor: Starter) -> Shadow:
     """Stop a shadow run; its findings are kept. An ended run stays unchanged."""
     with serving(visitor.caller):
-        run = shadow_runs.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
+        run = overview.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return Shadow.model_validate(run)
+
+
+explanations = router("explain")
+
+
+class ExplainQuestion(ApiInput):
+    """An access: subject, operation, target and user."""
+
+    subject: SubjectText
+    resource_type: str = Field(max_length=100)
+    operation: str = Field(max_length=100)
+    target: str = Field(max_length=8192)
+    user_id: str = Field(default="", max_length=500)
+    session_key: str = Field(default="", max_length=500)
+    chain: list[SubjectText] = Field(
+        default=[], max_length=50, description="The call chain around the subject, outermost first."
+    )
+    installing: bool = Field(default=False, description="Whether it is the install phase of an engine or extractor.")
+
+
+class ExplainLine(ApiInput):
+    """An error line, and its user."""
+
+    line: str = Field(max_length=LONGEST, description="An error, a traceback, a line of the log or a problem document.")
+    user_id: str = Field(default="", max_length=500)
+    session_key: str = Field(default="", max_length=500)
+
+
+class ExplainedLayer(ApiAnswer):
+    """Answer of one layer."""
+
+    layer: Text
+    answer: LayerEffect
+    text: Text
+    decides: bool
+    """Whether this layer decides."""
+    decision_id: str
+    request_id: str
+
+
+class NearestRule(ApiAnswer):
+    """The nearest rule, and the reason why it does not match."""
+
+    rule: ManifestRule
+    why: Text
+
+
+class ChainLink(ApiAnswer):
+    """One subject of the call chain."""
+
+    subject: Named
+    counts: bool
+    """Whether its declarations count."""
+    text: Text
+
+
+class Explained(ApiAnswer):
+    """Explanation of an access at this time."""
+
+    subject: Named
+    verdict: AccessVerdict
+    words: Text
+    layers: list[ExplainedLayer]
+    access: AccessItem | None
+    rule: ManifestRule | None
+    nearest: NearestRule | None
+    hint: Text
+    entry: Members | None
+    """The entry to add to `access` of the manifest."""
+    file: Text
+    """The manifest of the entry; empty without one."""
+    kernel: Text
+    """Disagreement of the kernel layer; empty without one."""
+    chain: list[ChainLink]
+    """The call chain, outermost first."""
+    advice: list[Text]
+    """Next actions, and who can take them."""
+
+
+class ExplainedWord(ApiAnswer):
+    """A word in a line with a separate meaning."""
+
+    word: Text
+    meaning: Text
+    fix: Text
+
+
+class ExplainedLine(ApiAnswer):
+    """Explanation of an error line, and the current state."""
+
+    code: str
+    title: Text
+    layer: str
+    is_ours: bool
+    """False for a symptom that the kernel layer or other causes can have."""
+    meaning: Text
+    cause: Text
+    fix: Text
+    word: ExplainedWord | None
+    text: Text
+    """The recognized part of the line."""
+    detail: Text
+    subject: Text
+    operation: Text
+    target: Text
+    request_id: Text
+    note: Text
+    explanations: list[Explained]
+
+
+@explanations.post("/explain", **operation(Scope.SUBJECTS_READ, body=True))
+def explain_access(request: Request, question: ExplainQuestion, visitor: Reader) -> Explained:
+    """Explain an access: the result now, the layer that decides, and the change that would allow it."""
+    require_administrator(visitor)
+    asked = AccessToExplain(
+        subject_named(question.subject),
+        question.resource_type,
+        question.operation,
+        question.target,
+        question.user_id,
+        question.session_key,
+        chain_from_list(question.chain, pointer="/chain"),
+        question.installing,
+    )
+    return _explained(explain(sandbox_of(request), asked))
+
+
+@explanations.post("/explain/line", **operation(Scope.SUBJECTS_READ, body=True))
+def explain_error_line(request: Request, given: ExplainLine, visitor: Reader) -> ExplainedLine:
+    """Explain an error line and predict the same access now. Lines of other programs are refused."""
+    require_administrator(visitor)
+    found = explain_line(sandbox_of(request), given.line, user_id=given.user_id, session_key=given.session_key)
+    entry = found.reading.entry
+    return ExplainedLine.of(
+        found.reading,
+        **{name: getattr(entry, name) for name in ("code", "title", "is_ours", "meaning", "cause", "fix")},
+        layer=entry.layer.value,
+        note=found.note,
+        explanations=[_explained(one) for one in found.explanations],
+    )
+
+
+def _explained(found: Explanation) -> Explained:
+    layers = [
+        ExplainedLayer.of(
+            one,
+            decision_id="" if one.decision is None else one.decision.id,
+            request_id="" if one.request is None else one.request.id,
+        )
+        for one in found.layers
+    ]
+    return Explained.of(
+        found,
+        subject=found.question.subject,
+        layers=layers,
+        entry=None if found.entry is None else dict(found.entry),
+        chain=list(reversed(found.links)),
+    )
+
+
+status = router("status")
+
+
+class StatusLine(ApiAnswer):
+    """One layer: its current state, and a fix for a problem."""
+
+    name: str
+    title: str
+    area: ReportArea
+    state: ReportLineState
+    wanted: bool
+    summary: Text
+    fix: Text
+    details: Members
+
+
+class StatusReport(ApiAnswer):
+    """Every layer at one time."""
+
+    at: datetime
+    version: str
+    node: Text
+    pid: int
+    ok: bool
+    lines: list[StatusLine]
+    selftest: list[dict[str, Any]]
+
+
+@status.get("/status", **operation(Scope.STATUS_READ))
+async def show_status(
+    request: Request, visitor: Annotated[Visitor, Depends(observer(Scope.STATUS_READ))]
+) -> StatusReport:
+    """Measure every layer: the guard, the database, events, the kernel's controls, extensions and workers."""
+    require_administrator(visitor)
+    found = await aside(partial(report, sandbox_of(request)))
+    return StatusReport.model_validate(found.as_dict())

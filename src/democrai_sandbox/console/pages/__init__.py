@@ -5,33 +5,16 @@ from __future__ import annotations
 from democrai_sandbox.console import live_updates
 from democrai_sandbox.host.host_only import taken
 
-from . import (
-    accounts,
-    audit,
-    bulk_decisions,
-    decisions,
-    explain,
-    extensions,
-    modules,
-    request_decision,
-    requests,
-    status,
-    subjects,
-)
+from . import accounts, bulk_decisions, decisions, extensions, requests, subjects
 
 routers = taken(
     "console",
     (live_updates, "router"),
     (bulk_decisions, "router"),
     (requests, "router"),
-    (request_decision, "router"),
     (decisions, "router"),
     (accounts, "router"),
     (subjects, "router"),
     (extensions, "router"),
-    (modules, "router"),
-    (audit, "router"),
-    (status, "router"),
-    (explain, "router"),
 )
 """Return the routers, to the host only, because a route could be changed to call anything."""

@@ -6,10 +6,8 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON, Outcome
 from democrai_sandbox.access.store.decisions import newer_decision_text
@@ -17,14 +15,19 @@ from democrai_sandbox.access.values import DecisionEffect, DecisionScope, Reques
 from democrai_sandbox.console.auth import Visitor, is_high_risk, needs_password, own_path, refused_password, sandbox_of
 from democrai_sandbox.console.render import redirect, url
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.decisions import SubmittedDecision, answers_words, decide, end_words, restored_decisions
-from democrai_sandbox.host.sentences import decided_words
+from democrai_sandbox.host.decisions import (
+    SubmittedDecision,
+    answers_words,
+    decide,
+    decided_words,
+    end_words,
+    restored_decisions,
+)
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.access_environment import serving
 
-from . import drafts
-from .parameters import FILTERS, SignedInUser, UserIfSignedIn, why_not
-from .request_decision import ACTS, confirmation, read_versions
+from .decisions import ACTS, confirmation, read_versions
+from .parameters import FILTERS, SignedInUser, UserIfSignedIn, forget_draft, keep_draft, kept_draft, why_not
 from .requests import no_session
 
 if TYPE_CHECKING:
@@ -101,11 +104,11 @@ def preview(request: Request, visitor: SignedInUser, act: str = "", ids: Texts =
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         found = _with_alike(administration, ids)
-    draft = drafts.taken(request, "/requests/bulk")
+    draft = kept_draft(request, "/requests/bulk")
     reason = draft.get("reason", "")[:LONGEST_REASON]
     answer = _preview(request, visitor, act, found[:MOST], left_out=max(0, len(found) - MOST), reason=reason)
     if draft:
-        drafts.forget(request, answer)
+        forget_draft(request, answer)
     return answer
 
 
@@ -114,7 +117,7 @@ def confirm(request: Request, visitor: UserIfSignedIn, sent: Annotated[BulkForm,
     """Decide each request, and redirect to the results."""
     if visitor is None:
         back = own_path(request, f"/requests/bulk?{request.url.query}")
-        return drafts.keep(request, "/requests/bulk", {"reason": sent.reason}, back=back)
+        return keep_draft(request, "/requests/bulk", {"reason": sent.reason}, back=back)
     _check(visitor)
     sandbox = sandbox_of(request)
     with serving(visitor.caller):

@@ -1,24 +1,29 @@
-"""Permissions and parameters of pages: values of the address, pages of lists and filters, with problems by field."""
+"""Permissions, parameters and drafts of pages: values of the address, filters with problems by field, kept forms."""
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
-from fastapi import Depends
-from starlette.requests import Request
+from fastapi import Depends, Request
+from fastapi.responses import RedirectResponse
 
 from democrai_sandbox.access.values import DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
-from democrai_sandbox.console.auth import Visitor, person, person_if_any
+from democrai_sandbox.console.auth import Visitor, own_path, person, person_if_any, sandbox_of, sign_in_at
 from democrai_sandbox.errors import ExternalAccessAdminRequired
+from democrai_sandbox.host.accounts.accounts import is_secure
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject, SubjectKind, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fastapi import Response
     from starlette.datastructures import QueryParams
 
 ROWS = 50
@@ -226,3 +231,83 @@ def _subject(wanted: ListFilters, kind: SubjectKind | None) -> Subject | None:
     except InvalidInputError:
         wanted.errors["subject"] = "write it as kind:name, such as module:reports"
         return None
+
+
+SECURE_COOKIE = "__Host-democrai-draft"
+PLAIN_COOKIE = "democrai_draft"
+_DRAFT_SECONDS = 1800
+_PIECE = 3800
+"""Characters per cookie; browsers accept about 4096 bytes including the name."""
+_PIECES = 4
+_LARGEST_DRAFT = 64 * 1024
+
+
+def keep_draft(request: Request, page: str, values: Mapping[str, str], *, back: str = "") -> Response:
+    """Redirect a user whose session ended to the sign-in page, and keep the fields for the return.
+
+    ``back`` is the address to return to, if it differs from the path of the page.
+
+    A draft has the fields of a form whose session ended, in a cookie until the user has signed in again. It decides
+    nothing: it fills the form again and is validated like the form.
+    """
+    answer = RedirectResponse(sign_in_at(request, back or own_path(request, page)), 303)
+    text = written_draft(page, values)
+    pieces = [text[begin : begin + _PIECE] for begin in range(0, len(text), _PIECE)]
+    for number in range(_PIECES):
+        # Unused cookies are deleted, so that parts of two drafts are never mixed.
+        _put_cookie(request, answer, number, pieces[number] if len(pieces) <= _PIECES and number < len(pieces) else "")
+    return answer
+
+
+def kept_draft(request: Request, page: str) -> dict[str, str]:
+    """Return the draft of a page, or an empty dict."""
+    name = _cookie(request)
+    text = "".join(request.cookies.get(_piece(name, number), "") for number in range(_PIECES))
+    found, values = read_draft(text)
+    return values if found == page else {}
+
+
+def forget_draft(request: Request, answer: Response) -> None:
+    """Delete the cookies of a shown draft."""
+    for number in range(_PIECES):
+        if _piece(_cookie(request), number) in request.cookies:
+            _put_cookie(request, answer, number, "")
+
+
+def written_draft(page: str, values: Mapping[str, str]) -> str:
+    """Return a draft as cookie text."""
+    plain = json.dumps([page, dict(values)]).encode()
+    return base64.urlsafe_b64encode(zlib.compress(plain, 9)).decode().rstrip("=")
+
+
+def read_draft(text: str) -> tuple[str, dict[str, str]]:
+    """Return the page and the values of a draft; empty for an unreadable text."""
+    try:
+        packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        page, values = json.loads(zlib.decompressobj().decompress(packed, _LARGEST_DRAFT))
+    except (ValueError, TypeError, zlib.error, RecursionError):
+        return "", {}
+    if not isinstance(page, str) or not isinstance(values, dict):
+        return "", {}
+    return page, {str(name): value for name, value in values.items() if isinstance(value, str)}
+
+
+def _put_cookie(request: Request, answer: Response, number: int, text: str) -> None:
+    secure = is_secure(sandbox_of(request).settings)
+    answer.set_cookie(
+        _piece(_cookie(request), number),
+        text,
+        max_age=_DRAFT_SECONDS if text else 0,
+        path="/",
+        secure=secure,
+        httponly=True,
+        samesite="lax",
+    )
+
+
+def _cookie(request: Request) -> str:
+    return SECURE_COOKIE if is_secure(sandbox_of(request).settings) else PLAIN_COOKIE
+
+
+def _piece(name: str, number: int) -> str:
+    return f"{name}-{number}" if number else name

@@ -7,36 +7,30 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import APIRouter, Request, Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.store.queries import MOST_COUNTED
 from democrai_sandbox.access.values import AuditAction, DecisionScope, PageRequest, RequestState, ResultPage, new_id
 from democrai_sandbox.console.auth import Visitor, sandbox_of
 from democrai_sandbox.console.live_updates import pulse_of
-from democrai_sandbox.console.plain_json import PlainResponse
-from democrai_sandbox.console.render import id_in_query, redirect, render, url
-from democrai_sandbox.console.untrusted_text import visible_text
+from democrai_sandbox.console.render import PlainResponse, id_in_query, redirect, render, url, visible_text
 from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.decisions import answered_words, answers_words, decision_targets, effect_words
-from democrai_sandbox.host.sentences import decided_words
-from democrai_sandbox.host.subject_overview import subject_profile
+from democrai_sandbox.host.decisions import answered_words, answers_words, decided_words, decision_targets, effect_words
+from democrai_sandbox.host.overview import subject_profile
 from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
-from . import drafts
-from .parameters import AGES, STATES, SignedInUser, requests_wanted, why_not
+from .parameters import AGES, STATES, SignedInUser, forget_draft, kept_draft, requests_wanted, why_not
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.access.risk import RiskAssessment
     from democrai_sandbox.access.values import Decision, DecisionReach
     from democrai_sandbox.access.values import StoredRequest as Asked
+    from democrai_sandbox.access.verdicts import RiskAssessment
     from democrai_sandbox.host.decisions import DecisionTarget
+    from democrai_sandbox.host.overview import SubjectRule
     from democrai_sandbox.host.sandbox import Sandbox
-    from democrai_sandbox.host.subject_overview import SubjectRule
 
 router = APIRouter()
 
@@ -153,10 +147,10 @@ def _new_since(request: Request, visitor: Visitor, administration: Administratio
 @router.get("/requests/{request_id}")
 def detail(request: Request, visitor: SignedInUser, request_id: str) -> Response:
     """Show one request with the facts for a decision."""
-    draft = drafts.taken(request, f"/requests/{request_id}")
+    draft = kept_draft(request, f"/requests/{request_id}")
     answer = detail_page(request, visitor, request_id, **_again(draft))
     if draft:
-        drafts.forget(request, answer)
+        forget_draft(request, answer)
     return answer
 
 

@@ -1,29 +1,66 @@
-"""Subjects: declarations, decisions and observed accesses; and shadow runs of candidate manifests."""
+"""Subjects: declarations, decisions and observed accesses, shadow runs and explanations; and the status of every layer.
+
+An explained access can be decided about without a request.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Form
-from fastapi.responses import HTMLResponse
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel
 
-from democrai_sandbox.console.auth import sandbox_of
-from democrai_sandbox.console.render import redirect, render
-from democrai_sandbox.console.untrusted_text import code
-from democrai_sandbox.errors import ExtensionBroken, ExtensionUnknown
-from democrai_sandbox.host import shadow_runs
-from democrai_sandbox.host.subject_overview import count_by_kind, known_subjects, subject_profile
-from democrai_sandbox.policy import InvalidInputError, Subject, SubjectKind
+from democrai_sandbox.access.administration import LONGEST_REASON
+from democrai_sandbox.access.values import AccessTuple, DecisionEffect
+from democrai_sandbox.console.auth import needs_password, refused_password, sandbox_of
+from democrai_sandbox.console.render import code, redirect, render, visible_text
+from democrai_sandbox.errors import DecisionConflict, ErrorUnknown, ExtensionBroken, ExtensionUnknown
+from democrai_sandbox.errors.catalogue.pages import plain as plain_text
+from democrai_sandbox.host import overview
+from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess
+from democrai_sandbox.host.decisions import decide as decide_submitted
+from democrai_sandbox.host.explain.explainer import explain, explain_line
+from democrai_sandbox.host.explain.explanation import AccessToExplain
+from democrai_sandbox.host.overview import count_by_kind, known_subjects, subject_profile
+from democrai_sandbox.host.status import report
+from democrai_sandbox.host.status_report import ReportArea
+from democrai_sandbox.kernel.status import plain
+from democrai_sandbox.policy import (
+    VALID_OPERATIONS,
+    InvalidInputError,
+    Operation,
+    ResourceType,
+    Subject,
+    SubjectKind,
+    chain_from_list,
+    normalise_target,
+)
 from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.store import EntryExists
 
-from .parameters import Administrator, choice_of, parsed_subject, text_of
+from .decisions import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
+from .parameters import (
+    Administrator,
+    UserIfSignedIn,
+    administrator,
+    choice_of,
+    forget_draft,
+    keep_draft,
+    kept_draft,
+    parsed_subject,
+    text_of,
+)
 
 if TYPE_CHECKING:
-    from democrai_sandbox.console.auth import Visitor
-    from democrai_sandbox.host.subject_overview import SubjectSummary
+    from democrai_sandbox.console.auth import RefusedPassword, Visitor
+    from democrai_sandbox.host.explain.explanation import Explanation
+    from democrai_sandbox.host.overview import SubjectSummary
+    from democrai_sandbox.host.status_report import ReportLine
+    from democrai_sandbox.policy import Problem
 
 router = APIRouter()
 
@@ -93,7 +130,7 @@ def start_shadow(
     try:
         named = parsed_subject(subject.strip())
         with serving(visitor.caller):
-            run = shadow_runs.start_shadow(sandbox_of(request), named, manifest, visitor.caller)
+            run = overview.start_shadow(sandbox_of(request), named, manifest, visitor.caller)
     except InvalidInputError as error:
         return _shadow_list(
             request, visitor, subject=subject, manifest=manifest, wrong=_shadow_problems(error), status=422
@@ -109,7 +146,7 @@ def start_shadow(
 @router.get("/shadows/{shadow_id}")
 def show_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Response:
     """Show the accesses that a candidate would newly deny or allow, and the differences of the manifests."""
-    found = shadow_runs.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    found = overview.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
     running = found.run.is_running
     holds = {"shadow_started": running, "shadow_ended": not running}
     return render(request, "shadows/show.html", visitor=visitor, found=found, run=found.run, code=code, holds=holds)
@@ -119,7 +156,7 @@ def show_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Res
 def end_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Response:
     """Stop a shadow run; its findings are kept."""
     with serving(visitor.caller):
-        shadow_runs.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
+        overview.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return redirect(request, f"/shadows/{shadow_id}", done="shadow_ended")
 
 
@@ -134,7 +171,7 @@ def _shadow_list(
 ) -> Response:
     sandbox = sandbox_of(request)
     context: dict[str, Any] = {
-        "runs": shadow_runs.list_shadows(sandbox, visitor.caller),
+        "runs": overview.list_shadows(sandbox, visitor.caller),
         "subjects": [str(one.subject) for one in sandbox.runtime.extensions if not one.is_broken],
         "subject": subject,
         "manifest": manifest,
@@ -154,3 +191,336 @@ def _shadow_problems(error: InvalidInputError) -> dict[str, list[str]]:
         if len(listed) < _MOST_SHOWN:
             listed.append(f"{where}{': ' if where else ''}{problem.message}{hint}")
     return wrong
+
+
+_MOST_SUGGESTED = 300
+_LONGEST_TARGET = 8000
+_LINE_ENDS = re.compile(r"[\r\n\t]")
+_BETWEEN = re.compile(r"\s*(?:->|→|,)\s*|\s+")
+
+
+class ExplainForm(NamedTuple):
+    """Values of the form."""
+
+    subject: str = ""
+    access: str = "network:receive"
+    """Resource type and operation, such as ``network:receive``."""
+    target: str = ""
+    user: str = ""
+    session: str = ""
+    chain: str = ""
+    """The enclosing subjects, outermost first, separated by arrows or commas."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the form is empty."""
+        return not (self.subject and self.target)
+
+
+@router.get("/explain")
+def show_explanation(request: Request, visitor: Administrator) -> Response:
+    """Show the form and the explanation for the address. No request is filed."""
+    asked = _asked(request)
+    wrong: dict[str, str] = {}
+    answer: Explanation | None = None
+    line = request.query_params.get("line", "").strip()[:_LONGEST_TARGET]
+    if line:
+        return _line_page(request, visitor, asked, line)
+    if not asked.is_empty:
+        try:
+            rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
+            question = AccessToExplain(
+                rule.subject,
+                rule.resource_type,
+                rule.operation,
+                rule.target,
+                asked.user,
+                asked.session,
+                chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain"),
+            )
+            with serving(visitor.caller):
+                answer = explain(sandbox_of(request), question)
+        except InvalidInputError as error:
+            wrong = by_field(error)
+    return _page(request, visitor, asked, answer=answer, wrong=wrong)
+
+
+class DirectDecisionForm(BaseModel):
+    """Submitted form."""
+
+    subject: str = ""
+    access: str = ""
+    target: str = ""
+    effect: str = ""
+    reason: str = ""
+    confirmed: str = ""
+    password: str = ""
+    seen: str = ""
+
+
+@router.post("/explain/decide")
+def decide(request: Request, visitor: UserIfSignedIn, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
+    """Approve or deny an access without a request, after a confirmation."""
+    asked = ExplainForm(sent.subject.strip(), sent.access, sent.target.strip())
+    if visitor is None:
+        return keep_draft(request, "/explain", {"reason": sent.reason}, back=_address(request, asked))
+    administrator(visitor)
+    try:
+        rule = read_rule(asked.subject, asked.access, asked.target)
+        chosen = _effect(sent.effect)
+        if too_long := reason_problem(sent.reason):
+            raise InvalidInputError.of(too_long, pointer="/reason")
+    except InvalidInputError as error:
+        return _page(request, visitor, asked, wrong=by_field(error), status=422)
+    takes_password = chosen is DecisionEffect.APPROVAL and needs_password(request, visitor, [rule])
+    if not sent.confirmed:
+        draft = kept_draft(request, "/explain")
+        sent.reason = sent.reason or draft.get("reason", "")[:LONGEST_REASON]
+        asking = _ask(request, visitor, asked, sent, rule, takes_password=takes_password)
+        if draft:
+            forget_draft(request, asking)
+        return asking
+    versions = read_versions(sent.seen, 1)
+    if not versions:
+        raise DecisionConflict(STATELESS)
+    if takes_password and (refused := refused_password(request, visitor, sent.password)):
+        return _ask(request, visitor, asked, sent, rule, takes_password=True, refused=refused)
+    act = "permanent" if chosen is DecisionEffect.APPROVAL else "deny"
+    submitted = SubmittedDecision(
+        act,
+        UnrequestedAccess(rule.subject, rule.resource_type, rule.operation, rule.target),
+        reason=sent.reason.strip(),
+        expected=versions[0],
+    )
+    outcome = decide_submitted(sandbox_of(request).access.administration, visitor.caller, submitted)
+    done = "approved" if chosen is DecisionEffect.APPROVAL else "denied"
+    if outcome.decision is None:
+        return redirect(request, "/explain", **asked._asdict())
+    return redirect(request, f"/decisions/{outcome.decision.id}", done=done)
+
+
+def _ask(
+    request: Request,
+    visitor: Visitor,
+    asked: ExplainForm,
+    sent: DirectDecisionForm,
+    rule: AccessTuple,
+    *,
+    takes_password: bool,
+    refused: RefusedPassword | None = None,
+) -> Response:
+    """Show the effect of a decision, and ask for confirmation."""
+    effect, seen = DecisionEffect(sent.effect), sent.seen
+    if not refused:
+        with serving(visitor.caller):
+            (version,) = sandbox_of(request).access.administration.versions(rule, [rule.target])
+        seen = str(version)
+    context: dict[str, Any] = {
+        "rule": rule,
+        "asked": asked,
+        "effect": effect.value,
+        "reason": sent.reason,
+        "longest": LONGEST_REASON,
+        "seen": seen,
+        "takes_password": takes_password,
+    }
+    decision = UnconfirmedDecision(rule, rule.target, effect)
+    return spelled_out(request, visitor, "explain/confirm.html", decision, refused, **context)
+
+
+def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> AccessTuple:
+    """Return the access of a form, or refuse it with all problems by field.
+
+    Without ``normal`` the target is not normalized, because that is part of an explanation.
+    """
+    problems: list[Problem] = []
+    who = None
+    try:
+        who = parsed_subject(subject)
+    except InvalidInputError as error:
+        problems += error.problems
+    kind, _, act = access.partition(":")
+    known = kind in tuple(ResourceType) and act in VALID_OPERATIONS[ResourceType(kind)]
+    try:
+        if not known:
+            raise InvalidInputError.of("choose one of the list", pointer="/access")
+        if len(target) > _LONGEST_TARGET:
+            raise InvalidInputError.of(f"longer than {_LONGEST_TARGET:,} characters", pointer="/target")
+        target = _normal(ResourceType(kind), target) if normal else target
+    except InvalidInputError as error:
+        problems += error.problems
+    if problems or who is None:
+        raise InvalidInputError(problems)
+    return AccessTuple(who, ResourceType(kind), Operation(act), target)
+
+
+def by_field(error: InvalidInputError) -> dict[str, str]:
+    """Return the problems by field."""
+    wrong: dict[str, str] = {}
+    for problem in error.problems:
+        name = problem.pointer.strip("/").partition("/")[0]
+        field = name if name in {"subject", "access", "reason", "chain"} else "target"
+        hint = f" Did you mean {problem.suggestion}?" if problem.suggestion else ""
+        wrong[field] = f"{wrong[field]}; {problem.message}{hint}" if field in wrong else f"{problem.message}{hint}"
+    return wrong
+
+
+def _normal(resource_type: ResourceType, target: str) -> str:
+    try:
+        return normalise_target(resource_type, target)
+    except InvalidInputError as error:
+        raise InvalidInputError(problem.moved("/target") for problem in error.problems) from None
+
+
+def _effect(text: str) -> DecisionEffect:
+    if text not in tuple(DecisionEffect):
+        raise InvalidInputError.of("choose approve or deny", pointer="/access")
+    return DecisionEffect(text)
+
+
+def _asked(request: Request) -> ExplainForm:
+    access = text_of(request, "access")
+    if not access and (resource := text_of(request, "resource_type")):
+        access = f"{resource}:{text_of(request, 'operation')}"
+    target = request.query_params.get("target", "").strip()[: _LONGEST_TARGET + 1]
+    return ExplainForm(
+        text_of(request, "subject"),
+        access or ExplainForm().access,
+        target,
+        text_of(request, "user"),
+        text_of(request, "session"),
+        text_of(request, "chain"),
+    )
+
+
+def _address(request: Request, asked: ExplainForm) -> str:
+    location = redirect(request, "/explain", **asked._asdict()).headers["location"]
+    return str(location)
+
+
+def _line_page(request: Request, visitor: Administrator, asked: ExplainForm, line: str) -> Response:
+    """Explain an error line, and offer the accesses in it."""
+    try:
+        with serving(visitor.caller):
+            found = explain_line(sandbox_of(request), line, user_id=asked.user, session_key=asked.session)
+    except ErrorUnknown as error:
+        return _page(request, visitor, asked, wrong={"line": str(error)}, line=line)
+    questions = [(one, _address(request, _asked_for(one, asked))) for one in found.explanations]
+    return _page(request, visitor, asked, wrong={}, line=line, told=found, questions=questions)
+
+
+def _asked_for(found: Explanation, asked: ExplainForm) -> ExplainForm:
+    question = found.question
+    access = f"{question.resource_type}:{question.operation}"
+    around = " -> ".join(map(str, question.ancestors))
+    return ExplainForm(str(question.subject), access, question.target, asked.user, asked.session, around)
+
+
+def _shown(text: str) -> str:
+    """Return a text for a form field, or an empty text if it contains invisible characters, which cannot be marked."""
+    one_line = _LINE_ENDS.sub(" ", text)
+    return text if visible_text(one_line) == one_line else ""
+
+
+def _page(
+    request: Request,
+    visitor: Administrator,
+    asked: ExplainForm,
+    *,
+    answer: Explanation | None = None,
+    wrong: dict[str, str],
+    status: int = 200,
+    **more: Any,
+) -> Response:
+    subjects = [str(one.subject) for one in known_subjects(sandbox_of(request))[:_MOST_SUGGESTED]]
+    accesses = [
+        (f"{kind}:{act}", f"{kind.replace('_', ' ')}: {act}") for kind in ResourceType for act in VALID_OPERATIONS[kind]
+    ]
+    entry = json.dumps(dict(answer.entry), indent=2, ensure_ascii=False) if answer and answer.entry else ""
+    context = {
+        "code": code,
+        "entry": entry,
+        "asked": ExplainForm(*map(_shown, asked)),
+        "answer": answer,
+        "can_be_shown": answer is None or answer.access is None or bool(_shown(answer.access.target)),
+        "wrong": wrong,
+        "subjects": subjects,
+        "accesses": accesses,
+        "longest": _LONGEST_TARGET,
+        "line": "",
+        "told": None,
+        "questions": (),
+        "plain": plain_text,
+        **more,
+    }
+    context["line"] = _shown(context["line"])
+    return render(request, "explain/show.html", visitor=visitor, status=422 if wrong else status, **context)
+
+
+_AREAS = (
+    (ReportArea.GUARD, "Guard", "Restricts extensions in this interpreter to their declared access."),
+    (ReportArea.DECISIONS, "Decisions", "Stores approvals and denials, and sends changes to all nodes."),
+    (
+        ReportArea.KERNEL,
+        "Kernel layer",
+        "Restricts this process and its children in the kernel, if the machine supports it.",
+    ),
+    (ReportArea.RUNTIME, "Runtime", "Loaded extensions and running work."),
+)
+
+
+_ELSEWHERE = MappingProxyType({"extensions": "extensions", "tasks": "tasks"})
+"""Pages with more about a line."""
+
+
+@router.get("/status")
+def show(request: Request, visitor: Administrator) -> HTMLResponse:
+    """Show the current state."""
+    found = report(sandbox_of(request))
+    areas = [(title, words, found.of(area)) for area, title, words in _AREAS]
+    troubled = [line for line in found.lines if not line.is_well]
+    return render(
+        request,
+        "status/show.html",
+        visitor=visitor,
+        report=found,
+        areas=areas,
+        troubled=troubled,
+        details_of=details_of,
+        elsewhere=_ELSEWHERE,
+        holds={"self_test_done": True},
+    )
+
+
+@router.post("/status/self-test")
+def test_again(request: Request, visitor: Administrator) -> RedirectResponse:
+    """Run the self-test again."""
+    del visitor
+    sandbox_of(request).kernel.selftest()
+    return redirect(request, "/status", done="self_test_done")
+
+
+def details_of(line: ReportLine) -> list[tuple[str, str]]:
+    """Return the non-empty facts of a line, flattened and in words."""
+    found: list[tuple[str, str]] = []
+    for name, value in plain(line.details).items():
+        found += _flat(name.replace("_", " "), value)
+    return found
+
+
+def _flat(name: str, value: object) -> list[tuple[str, str]]:
+    if value is None or value in ("", [], {}):
+        return []
+    if isinstance(value, bool):
+        return [(name, "yes" if value else "no")]
+    if isinstance(value, dict):
+        return [pair for inner, held in value.items() for pair in _flat(f"{name}: {inner}", held)]
+    if isinstance(value, list):
+        return [(name, "\n".join(map(_in_words, value)))]
+    return [(name, str(value))]
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {held}" for name, held in value.items() if held not in (None, ""))
+    return str(value)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import FAMILIES
+from democrai_sandbox.errors.catalogue import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from democrai_sandbox.errors.catalogue import ErrorEntry, ErrorFamily
     from democrai_sandbox.policy.problems import Word
-
-    from . import ErrorFamily
-    from .entries import ErrorEntry
 
 _INDEX = "index"
 _ABOUT = """\

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .accounts import Accounts, bearer_of
 from .passwords import Cost
-from .values import Credentials, Person, PersonSession, SignedIn, Token
+from .tables import Credentials, Person, PersonSession, SignedIn, Token
 
 __all__ = ["Accounts", "Cost", "Credentials", "Person", "PersonSession", "SignedIn", "Token", "bearer_of"]

@@ -1,8 +1,4 @@
-"""Accounts of the sandbox: users who sign in with a password, their sessions and their API tokens.
-
-For outages of the database, hashes and public values of administrators are kept in memory. They are read again every
-few seconds while the database is reachable, so a revocation before an outage holds, and open only status and metrics.
-"""
+"""Accounts of the sandbox: users who sign in with a password, their sessions and their API tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from democrai_sandbox.host.authentication import Identity
 from democrai_sandbox.host.host_only import inside
 from democrai_sandbox.policy import InvalidInputError
 
-from . import store, throttle
+from . import store
 from .passwords import (
     Cost,
     Passwords,
@@ -36,8 +32,7 @@ from .passwords import (
     random_password,
 )
 from .store import to_user
-from .tables import people
-from .values import Credentials, Person, SignedIn, Token
+from .tables import Credentials, Person, SignedIn, Token, people
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,11 +41,16 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.authentication import Roles, Visit
     from democrai_sandbox.host.settings import HostSettings
 
-    from .values import PersonSession
+    from .tables import PersonSession
 
 
 class AdministratorCache(NamedTuple):
-    """Tokens and sessions at the last read of the database, by the hash of their secret."""
+    """Tokens and sessions at the last read of the database, by the hash of their secret.
+
+    For outages of the database, hashes and public values of administrators are kept in memory. They are read again
+    every few seconds while the database is reachable, so a revocation before an outage holds, and open only status and
+    metrics.
+    """
 
     roles: Mapping[str, Roles]
     """Roles of administrators, by id."""
@@ -190,7 +190,7 @@ class Accounts:
         for token in self._database.ask(partial(store.expired_tokens, now=now)):
             self._end_token(token, actor=SYSTEM, why="expired")
         self._database.act(partial(store.prune_tokens, before=now - _KEPT_AFTER_END))
-        self._database.act(partial(throttle.forget, now=now))
+        self._database.act(partial(store.forget_failures, now=now))
 
     # ---- users -------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors import SignInRefused, SignInThrottled
 from democrai_sandbox.policy import InvalidInputError
 
-from . import store, throttle
+from . import store
 from .store import LONGEST_NAME
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.store.database import Database
 
-    from .throttle import SignInAttempt
+    from .store import SignInAttempt
 
 TOKEN_PREFIX = "dsb_"  # noqa: S105 - start of every token, so that leaked tokens can be found
 _SECRET_BYTES = 32
@@ -203,13 +203,13 @@ class SignInCheck:
         Raise ``SignInThrottled`` before any comparison, or ``SignInRefused``.
         """
         who = read_name(name)
-        tried = self._database.act(partial(throttle.begin, name=who, address=address, now=self._clock()))
+        tried = self._database.act(partial(store.begin_sign_in, name=who, address=address, now=self._clock()))
         kept = self._database.ask(partial(store.password_hash, person_id=who))
         try:
             right = self._passwords.matches(password, kept)
             found = self._strengthened(who, password, kept) if right and kept is not None else None
         except SignInThrottled:
-            self._database.act(partial(throttle.withdraw, attempt=tried))
+            self._database.act(partial(store.withdraw_sign_in, attempt=tried))
             raise
         if found is None:
             self._tell(tried, known=kept is not None)
@@ -218,7 +218,7 @@ class SignInCheck:
 
     def settle(self, tried: SignInAttempt) -> None:
         """Remove the count of an attempt that was not a sign-in."""
-        self._database.act(partial(throttle.settle, attempt=tried, now=self._clock()))
+        self._database.act(partial(store.settle_sign_in, attempt=tried, now=self._clock()))
 
     def _strengthened(self, who: str, password: str, kept: str) -> str | None:
         """Hash a password again with the current cost; None if it was changed meanwhile."""

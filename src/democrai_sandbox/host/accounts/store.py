@@ -1,31 +1,190 @@
-"""Rows of users, sessions and API tokens. Each change holds the ledger lock, so that it is serialized and audited."""
+"""Rows of users, sessions and API tokens; failed sign-ins and idempotency keys, for all nodes.
+
+Each change of a user, session or token holds the ledger lock, so that it is serialized and audited.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address, ip_network
+from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, delete, func, insert, or_, select, update
 
 from democrai_sandbox.access.caller import SUPER
+from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
 from democrai_sandbox.access.values import AuditAction
-from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused
+from democrai_sandbox.errors import (
+    AccountConflict,
+    AccountUnknown,
+    IdempotencyConflict,
+    IdempotencyRunning,
+    SignInRefused,
+    SignInThrottled,
+)
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError, Problem
 from democrai_sandbox.policy.problems import nearest
 
-from . import throttle
-from .tables import people, sessions, tokens
-from .values import Person, PersonSession, Token
+from .tables import Person, PersonSession, Token, idempotency, people, sessions, tokens
+from .tables import throttle as failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from sqlalchemy import Row
 
-    from .throttle import SignInAttempt
+    from democrai_sandbox.access.store.database import Database
+
+MOST_ROWS = 20_000
+"""Maximum number of counts; those that expire first are removed."""
+_KNOWN_FOR = timedelta(days=90)
+_NO_TIME = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThrottleRule:
+    """Number of free failures, and the wait after the next ones: 1, 2, 4... seconds."""
+
+    free: int
+    longest: int
+    memory: timedelta
+
+    def pause(self, failures: int) -> timedelta:
+        if failures < self.free:
+            return _NO_TIME
+        doubled = min(failures - self.free, 20)
+        return timedelta(seconds=min(2**doubled, self.longest))
+
+
+_RULES = MappingProxyType(
+    {
+        "pair": _ThrottleRule(free=5, longest=900, memory=timedelta(days=1)),
+        "name": _ThrottleRule(free=50, longest=30, memory=timedelta(hours=1)),
+        "address": _ThrottleRule(free=50, longest=30, memory=timedelta(hours=1)),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SignInAttempt:
+    """Running sign-in. It counts as failed until it is settled, so that parallel attempts gain nothing."""
+
+    name: str
+    address: str
+    failures: int
+    """Failures of this name from this address, including this one."""
+    counted: tuple[str, ...]
+
+
+def begin_sign_in(connection: Connection, name: str, address: str, now: datetime) -> SignInAttempt:
+    """Count a sign-in; raise ``SignInThrottled`` without counting if it is too early.
+
+    Three counts limit guessing: by name and address together, by name, and by address. Those by name or address alone
+    are generous and short, and do not apply to a name at an address where it signed in before. So an attacker who fails
+    on purpose cannot lock out a user at another address. A user who shares the attacker's address must wait too.
+    """
+    kinds = ("pair",) if _is_known(connection, name, address, now) else tuple(_RULES)
+    keys = {kind: _key(kind, name, address) for kind in kinds}
+    # Locked in a fixed order to avoid deadlocks.
+    counts = {kind: _locked(connection, keys[kind], now) for kind in sorted(kinds, key=keys.__getitem__)}
+    longest = max(_wait(_RULES[kind], count, now) for kind, count in counts.items())
+    if longest > _NO_TIME:
+        raise SignInThrottled(-(-longest // timedelta(seconds=1)))
+    for kind, count in counts.items():
+        _put(connection, keys[kind], count.failures + 1, now, _RULES[kind].memory)
+    _make_room(connection, now)
+    return SignInAttempt(name, address, counts["pair"].failures + 1, kinds)
+
+
+def settle_sign_in(connection: Connection, attempt: SignInAttempt, now: datetime) -> None:
+    """Remove the failures before a successful sign-in, and record that the name was used at the address."""
+    withdraw_sign_in(connection, attempt)
+    connection.execute(delete(failed).where(failed.c.key == _key("pair", attempt.name, attempt.address)))
+    _put(connection, _key("known", attempt.name, attempt.address), 0, now, _KNOWN_FOR)
+
+
+def withdraw_sign_in(connection: Connection, attempt: SignInAttempt) -> None:
+    """Remove the count of one sign-in that was not compared, or succeeded."""
+    keys = sorted(_key(kind, attempt.name, attempt.address) for kind in attempt.counted)
+    for key in keys:
+        here = (failed.c.key == key, failed.c.failures > 0)
+        connection.execute(update(failed).where(*here).values(failures=failed.c.failures - 1))
+
+
+def forget_failures(connection: Connection, now: datetime) -> None:
+    """Remove expired counts."""
+    connection.execute(delete(failed).where(failed.c.forget_at <= now))
+
+
+@dataclass(frozen=True, slots=True)
+class _FailureCount:
+    failures: int
+    last_at: datetime
+
+
+def _is_known(connection: Connection, name: str, address: str, now: datetime) -> bool:
+    here = (failed.c.key == _key("known", name, address), failed.c.forget_at > now)
+    return connection.execute(select(failed.c.key).where(*here)).first() is not None
+
+
+def _locked(connection: Connection, key: str, now: datetime) -> _FailureCount:
+    """Return a count that is locked until the transaction ends.
+
+    A missing row cannot be locked, so it is created first; if two callers create it, the second one retries.
+    """
+    row = connection.execute(select(failed).where(failed.c.key == key).with_for_update()).one_or_none()
+    if row is None:
+        connection.execute(insert(failed), {"key": key, "failures": 0, "last_at": now, "forget_at": now})
+    return _FailureCount(0, now) if row is None or row.forget_at <= now else _FailureCount(row.failures, row.last_at)
+
+
+def _put(connection: Connection, key: str, failures: int, now: datetime, memory: timedelta) -> None:
+    values = {"failures": failures, "last_at": now, "forget_at": now + memory}
+    if connection.execute(update(failed).where(failed.c.key == key).values(**values)).rowcount == 0:
+        connection.execute(insert(failed), {"key": key, **values})
+
+
+def _make_room(connection: Connection, now: datetime) -> None:
+    forget_failures(connection, now)
+    count = connection.execute(select(func.count()).select_from(failed)).scalar_one()
+    if count > MOST_ROWS:
+        first = select(failed.c.key).order_by(failed.c.forget_at).limit(count - MOST_ROWS)
+        connection.execute(delete(failed).where(failed.c.key.in_(first.scalar_subquery())))
+
+
+def _wait(rule: _ThrottleRule, row: _FailureCount, now: datetime) -> timedelta:
+    """Return the remaining wait; a clock that was set back never extends it beyond the rule."""
+    pause = rule.pause(row.failures)
+    return min(row.last_at + pause - now, pause)
+
+
+def _key(kind: str, name: str, address: str) -> str:
+    who = "" if kind == "address" else name
+    where = "" if kind == "name" else _address_key(address)
+    text = repr((kind, who, where))
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _address_key(address: str) -> str:
+    """Return the key of an address: for IPv6 the network, because a client controls all its addresses."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ip_network((found.packed[:8] + bytes(8), 64)).network_address)
+    return str(found)
+
 
 LONGEST_NAME = 64
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._@-]*[a-z0-9])?")
@@ -199,7 +358,7 @@ def open_session(
     if password_hash(connection, session.person_id) != kept:
         raise SignInRefused
     now = session.created_at
-    throttle.settle(connection, tried, now)
+    settle_sign_in(connection, tried, now)
     connection.execute(insert(sessions), {**_columns(sessions, session), "token_hash": token_hash})
     after = {"person": session.person_id, "address": session.address, "session": session.id}
     if tried.failures > 1:
@@ -373,3 +532,100 @@ def _to_token(row: Row[Any]) -> Token:
     known = {str(scope) for scope in Scope}
     scopes = frozenset(Scope(scope) for scope in row.scopes.split() if scope in known)
     return Token(row.id, row.person_id, row.label, scopes, row.created_at, row.expires_at, row.last_used, row.ended_at)
+
+
+LIFETIME = timedelta(hours=24)
+"""Time for which an answer is stored."""
+LEASE = timedelta(minutes=1)
+"""Maximum time of an HTTP request, after which its node counts as dead."""
+MOST_KEYS = 1000
+"""Keys per caller; the oldest are removed first."""
+LARGEST_ANSWER = 1024 * 1024
+"""Maximum characters of a stored answer."""
+_TIDY_EVERY = timedelta(minutes=10)
+_TOO_LARGE = ""
+
+
+class IdempotencyKeys:
+    """Idempotency keys: a repeated HTTP request gets the first answer, on any node. Safe for use by several threads.
+
+    A key belongs to one caller. It is reserved when an HTTP request begins, stores the answer, and is released if the
+    request fails. If a node ends in between, the key is free again after a minute.
+    """
+
+    def __init__(self, database: Database, *, clock: Callable[[], datetime] = utc_now) -> None:
+        """Store the keys in this database."""
+        self._database = database
+        self._clock = clock
+        self._tidied = monotonic()
+
+    def begin(self, caller: str, key: str, digest: str) -> str | None:
+        """Reserve a key for an HTTP request; return its stored answer, or None for a new one.
+
+        ``digest`` identifies the content. Raise ``IdempotencyConflict`` if the key was used with other content, and
+        ``IdempotencyRunning`` while the first one has no answer yet.
+        """
+        now = self._clock()
+
+        def work(connection: Connection) -> str | None:
+            connection.execute(delete(idempotency).where(idempotency.c.begun_at <= now - LIFETIME))
+            here = idempotency.c.id == _id(caller, key)
+            row = connection.execute(select(idempotency).where(here).with_for_update()).one_or_none()
+            if row is None:
+                _make_room_for_key(connection, caller)
+                columns = {"id": _id(caller, key), "caller": caller, "digest": digest, "begun_at": now}
+                connection.execute(insert(idempotency), columns)
+                return None
+            if row.digest != digest:
+                raise IdempotencyConflict("the key was used for another request: send a new key")
+            if row.answer == _TOO_LARGE:
+                raise IdempotencyConflict("the request succeeded, but its answer was too large to be stored")
+            if row.answer is None and row.begun_at > now - LEASE:
+                raise IdempotencyRunning("the first request with this key has no answer yet")
+            if row.answer is None:
+                connection.execute(update(idempotency).where(here).values(begun_at=now))
+            found: str | None = row.answer
+            return found
+
+        return self._database.act(work)
+
+    def finish(self, caller: str, key: str, answer: str) -> None:
+        """Store the answer of an HTTP request."""
+        kept = answer if len(answer) <= LARGEST_ANSWER else _TOO_LARGE
+        here = idempotency.c.id == _id(caller, key)
+        self._database.act(lambda connection: connection.execute(update(idempotency).where(here).values(answer=kept)))
+
+    def abandon(self, caller: str, key: str) -> None:
+        """Release the key of a failed HTTP request."""
+        here = idempotency.c.id == _id(caller, key)
+        self._database.act(lambda connection: connection.execute(delete(idempotency).where(here)))
+
+    def count(self, caller: str) -> int:
+        """Return the number of stored keys of a caller."""
+        counted = select(func.count()).select_from(idempotency).where(idempotency.c.caller == caller)
+        return int(self._database.ask(lambda connection: connection.execute(counted).scalar_one()))
+
+    def tidy(self) -> None:
+        """Remove expired keys."""
+        late = self._clock() - LIFETIME
+        forgotten = delete(idempotency).where(idempotency.c.begun_at <= late)
+        self._database.act(lambda connection: connection.execute(forgotten))
+
+    def tidy_sometimes(self) -> None:
+        """Remove expired keys, at most once in some minutes."""
+        if monotonic() - self._tidied >= _TIDY_EVERY.total_seconds():
+            self._tidied = monotonic()
+            self.tidy()
+
+
+def _make_room_for_key(connection: Connection, caller: str) -> None:
+    own = idempotency.c.caller == caller
+    newest = select(idempotency.c.id).where(own).order_by(idempotency.c.begun_at.desc(), idempotency.c.id)
+    old = connection.execute(newest.offset(MOST_KEYS - 1)).scalars().all()
+    if old:
+        connection.execute(delete(idempotency).where(idempotency.c.id.in_(old)))
+
+
+def _id(caller: str, key: str) -> str:
+    """Return the id of a key: a hash that includes the length, so that caller and key cannot be confused."""
+    return sha256(f"{len(caller)}:{caller}:{key}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,3 +1,1 @@
 """Explanations: why an access is allowed or denied, on a node or from a manifest alone."""
-
-from __future__ import annotations

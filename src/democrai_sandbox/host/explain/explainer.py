@@ -1,7 +1,4 @@
-"""Explain on a node why an access or an error line is allowed or denied now, layer by layer.
-
-Read-only: it files no request, records and counts nothing, and uses no guard.
-"""
+"""Explain why an access or an error line is allowed or denied, layer by layer: on a node now, or by a manifest."""
 
 from __future__ import annotations
 
@@ -15,13 +12,14 @@ from democrai_sandbox.access.snapshot import answering, covers
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionFilter, DecisionScope, PageRequest
 from democrai_sandbox.errors.error_line import read_line
 from democrai_sandbox.guard.runtime_paths import is_host_code, is_inside_host_code
-from democrai_sandbox.host.sentences import rule_words
-from democrai_sandbox.host.subject_overview import known_subjects
+from democrai_sandbox.host.decisions import rule_words
+from democrai_sandbox.host.overview import known_subjects
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, McpServer, ModuleManifest, load_manifest
+from democrai_sandbox.policy import InvalidInputError, SubjectKind
 from democrai_sandbox.policy.rules import written_target
 
 from . import explanation
-from .declared_rights import chain_subjects, is_around_protected, is_protected, rule_owner, runtime_path
-from .kernel_view import kernel_view
+from .declared_rights import chain_subjects, is_around_protected, is_protected, kernel_view, rule_owner, runtime_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,9 +28,10 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import Decision
     from democrai_sandbox.errors.error_line import ErrorLine
     from democrai_sandbox.host.sandbox import Sandbox
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.policy import AccessRule
 
-    from .declared_rights import DeclaredRights
-    from .kernel_view import KernelView
+    from .declared_rights import DeclaredRights, KernelView
 
 _MOVING = frozenset({policy.Operation.CREATE, policy.Operation.DELETE})
 _AT_ONCE = 500
@@ -40,7 +39,11 @@ _MOST_DECISIONS = 20_000
 
 
 def explain(sandbox: Sandbox, question: explanation.AccessToExplain) -> explanation.Explanation:
-    """Return the result of this access now. The caller must check who may know it."""
+    """Return the result of this access now. The caller must check who may know it.
+
+    Read-only: it files no request, records and counts nothing, and uses no guard. Without a node, decisions are
+    unknown.
+    """
     refused = explanation.refusal_on_the_way(question, partial(_explain, sandbox, None))
     return refused or _explain(sandbox, os.path.realpath, question)
 
@@ -361,3 +364,77 @@ def _chains(sandbox: Sandbox, reading: ErrorLine) -> Iterator[policy.SubjectChai
     for one in known_subjects(sandbox):
         if one.subject.name == reading.subject:
             yield (one.subject,)
+
+
+_KINDS = (
+    (frozenset({SubjectKind.MODULE, SubjectKind.TASK}), ModuleManifest),
+    (frozenset({SubjectKind.ENGINE}), EngineManifest),
+    (frozenset({SubjectKind.EXTRACTOR}), ExtractorManifest),
+    (frozenset({SubjectKind.MCP}), McpServer),
+)
+
+
+def explain_by_manifest(file: str, question: explanation.AccessToExplain) -> explanation.Explanation:
+    """Return whether a manifest declares an access. Paths from the runtime and decisions are unknown here."""
+    rules = _rules(_loaded(file, question), installing=question.installing)
+    refused = explanation.refusal_on_the_way(question, partial(_explain_by_rules, file, rules, None))
+    return refused or _explain_by_rules(file, rules, os.path.realpath, question)
+
+
+def _explain_by_rules(
+    file: str,
+    rules: tuple[AccessRule, ...],
+    place_of: Callable[[str], str] | None,
+    question: explanation.AccessToExplain,
+) -> explanation.Explanation:
+    wanted = explanation.read_question(question, place_of)
+    if isinstance(wanted, explanation.Explanation):
+        return wanted
+    access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
+    rule, near = explanation.covering_rule(rules, wanted), None
+    if rule is not None:
+        words = rule_words(question.subject, rule.resource_type, rule.operation, rule.normalized_target)
+        layer = explanation.LayerAnswer(
+            "declared", explanation.LayerEffect.ALLOWS, f"{file} declares that {words}", decides=True
+        )
+    else:
+        near = explanation.nearest_rule(rules, wanted)
+        told = f"; the nearest rule is {near.rule.normalized_target}: {near.why}" if near else ""
+        layer = explanation.LayerAnswer(
+            "declared",
+            explanation.LayerEffect.SILENT,
+            f"{file} does not declare it{told}{explanation.pattern_note(question)}",
+        )
+    verdict = explanation.AccessVerdict.NEEDS_APPROVAL if rule is None else explanation.AccessVerdict.ALLOWED
+    said = rule_words(access.subject, access.resource_type, access.operation, access.target, may=rule is not None)
+    return explanation.Explanation(
+        question,
+        verdict,
+        f"According to the manifest alone, {said}.",
+        (layer,),
+        access=access,
+        rule=rule,
+        nearest=near,
+        hint="" if rule else explanation.hint_for(access, installing=question.installing),
+        file=file,
+    )
+
+
+def _loaded(file: str, question: explanation.AccessToExplain) -> Manifest:
+    kind = next((model for kinds, model in _KINDS if question.subject.kind in kinds), None)
+    if kind is None:
+        what = f"a {question.subject.kind} has no manifest: use its module, or an engine, extractor or MCP server"
+        raise InvalidInputError.of(what, pointer="/subject")
+    name = question.subject.name
+    if question.subject.kind is SubjectKind.TASK:
+        name = name.rpartition(".")[0] or name
+    manifest = load_manifest(file, kind, name=name)
+    if manifest.name != name:
+        raise InvalidInputError.of(f"{file} is the manifest of {manifest.name}, not of {name}", pointer="/subject")
+    return manifest
+
+
+def _rules(manifest: Manifest, *, installing: bool) -> tuple[AccessRule, ...]:
+    if isinstance(manifest, EngineManifest | ExtractorManifest):
+        return manifest.install.access if installing else manifest.runtime.access
+    return manifest.access if isinstance(manifest, ModuleManifest | McpServer) else ()

@@ -32,6 +32,7 @@ static const struct {
     {"memfd_create", SYS_memfd_create, 0},         /* no name, and a file that can be executed: EFAULT */
     {"inotify_init1", SYS_inotify_init1, ~0L},     /* no such flags: EINVAL */
     {"pivot_root", SYS_pivot_root, 0},             /* no root: EFAULT, or EPERM */
+    {"seccomp", SYS_seccomp, 2},                   /* SECCOMP_GET_ACTION_AVAIL without an action: EFAULT */
 };
 
 /* probe(name): 0 or the errno. Under a filter that kills, it does not return. */

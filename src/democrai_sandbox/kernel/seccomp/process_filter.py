@@ -90,6 +90,8 @@ def support() -> ControlStatus:
     if arch is None:
         return _unsupported(f"the system calls of {os.uname().machine} are not supported", FIX_ARCHITECTURE)
     details = {"architecture": arch.value}
+    if _native.probe("seccomp") in _REFUSED:
+        return _unsupported("this process may not install filters", _FIX_OUTER, details)
     try:
         available = frozenset(_ACTIONS.read_text("utf-8", "replace").split())
     except OSError:

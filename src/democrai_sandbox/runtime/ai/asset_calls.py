@@ -17,8 +17,8 @@ from democrai_sandbox.guard import plain
 from democrai_sandbox.guard._core import current_view
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, nearest
 from democrai_sandbox.policy.text import exact_str, shown
+from democrai_sandbox.runtime.calls.invocation import CallThreads
 from democrai_sandbox.runtime.calls.outcome import INVALID, VALUE, Outcome, capture, capture_async, describe, release
-from democrai_sandbox.runtime.calls.threads import CallThreads
 
 from .model import AgentLimits, AssetRun, Message, Model, ToolCall, ToolOffer
 from .schema import argument_check, signature_shape

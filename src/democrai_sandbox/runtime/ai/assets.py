@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.manifests import AgentDeclaration, ModuleManifest, PipelineDeclaration, ToolDeclaration
     from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     Declared = ToolDeclaration | AgentDeclaration | PipelineDeclaration
 
@@ -67,7 +68,9 @@ class Asset(NamedTuple):
 class Assets:
     """Registered assets. Names are unique within a kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, absent: str = "") -> None:
+        """Take ``absent``, the reason that the assets of others are not registered here, for errors."""
+        self.absent = absent
         self._found: Mapping[str, Asset] = MappingProxyType({})
 
     def __iter__(self) -> Iterator[Asset]:
@@ -109,7 +112,7 @@ class Assets:
         names = {asset.name for asset in self if asset.kind is kind and asset.is_open_to(module)}
         names |= {asset.short for asset in self if asset.kind is kind and asset.module == module}
         close = nearest(name, sorted(names))
-        raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+        raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else self.absent))
 
 
 STEP = "step"
@@ -141,7 +144,7 @@ def module_assets(
         asset = reading.asset()
         problems += reading.problems
         if asset is not None:
-            problems += _beyond(asset, manifest, covered) if bound else ()
+            problems += _beyond(asset.declaration, manifest, covered, f"/{asset.kind}/{asset.short}") if bound else ()
             assets.append(asset._replace(places=places))
     if problems:
         raise InvalidInputError(problems)
@@ -163,18 +166,41 @@ def host_asset(kind: AssetKind, name: str, function: Callable[..., Any], options
     return asset
 
 
-def _beyond(asset: Asset, manifest: ModuleManifest, covered: Coverage) -> list[Problem]:
+def _beyond(declared: Declared, manifest: ModuleManifest, covered: Coverage, pointer: str) -> list[Problem]:
     """Return a problem for each declaration of an asset that exceeds the manifest of its module."""
-    pointer, who = f"/{asset.kind}/{asset.short}", f"{asset.kind} {asset.name}"
+    who = f"{declared.kind} {declared.name}"
     beyond = f"which manifest.json of module {manifest.name} does not allow"
     found = [
         Problem(f"{pointer}/access", f"{who} declares {rule.resource_type} {rule.operation} {rule.target}, {beyond}")
-        for rule in asset.declaration.access or ()
+        for rule in declared.access or ()
         if not covered.covers(rule)
     ]
-    extra = [root for root in asset.declaration.allowed_imports if root not in manifest.allowed_imports]
+    extra = [root for root in declared.allowed_imports if root not in manifest.allowed_imports]
     found += [Problem(f"{pointer}/allowed_imports", f"{who} declares the import of {root}, {beyond}") for root in extra]
     return found
+
+
+def _declaration(surface: Surface | SurfaceInfo, module: ModuleManifest | None) -> Declared:
+    """Return the access and the imports that a tool, agent or pipeline declares."""
+    name = surface.name if module is None else f"{module.name}.{surface.name}"
+    given = {key: surface.options[key] for key in _DECLARED if key in surface.options}
+    folder = None if module is None else module.source.folder
+    declared: Any = make_manifest({"name": name, **given}, surface.kind, folder=folder)
+    return cast("Declared", declared)
+
+
+def worker_declarations(
+    manifest: ModuleManifest, surfaces: Iterable[SurfaceInfo], own: Iterable[AccessRule]
+) -> Iterator[tuple[SurfaceInfo, Declared]]:
+    """Yield the assets that a module declared in its worker; refuse what the worker should have refused."""
+    covered = Coverage((*manifest.access, *own))
+    for surface in surfaces:
+        if surface.kind in tuple(AssetKind):
+            declared = _declaration(surface, manifest)
+            problems = _beyond(declared, manifest, covered, f"/{surface.kind}/{surface.name}")
+            if problems:
+                raise InvalidInputError(problems)
+            yield surface, declared
 
 
 class _DeclarationReader:
@@ -238,17 +264,11 @@ class _DeclarationReader:
             self.refuse(pointer, "a generator has no result; return a list")
 
     def _declaration(self) -> Declared | None:
-        module = self._manifest
-        name = self._surface.name if module is None else f"{module.name}.{self._surface.name}"
-        given = {key: self._options[key] for key in _DECLARED if key in self._options}
-        folder = None if module is None else module.source.folder
         try:
-            manifest: Any = make_manifest({"name": name, **given}, str(self._kind), folder=folder)
+            return _declaration(self._surface, self._manifest)
         except InvalidInputError as error:
             self.problems += [problem.moved(self._pointer) for problem in error.problems]
             return None
-        declared: Declared = manifest
-        return declared
 
     def _schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = self._options.get("schema", {})

@@ -6,6 +6,7 @@ Needs only the standard library, like everything that a worker imports.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from democrai_sandbox.errors.services import ModelFailed
@@ -14,7 +15,7 @@ from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_fr
 from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import DECLARED
-from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+from democrai_sandbox.runtime.calls.invocation import GuardFactory
 
 from .asset_calls import caller
 from .model import KINDS, Message, ToolCall, ToolOffer
@@ -42,6 +43,12 @@ class AssetOwner(NamedTuple):
     own_write: tuple[str, ...]
     recorded: bool = False
     """Whether the module is recorded for a proposal; then its assets may declare more than its manifest."""
+
+
+_ABSENT = (
+    "; a module in a worker can use only its own tools, agents and pipelines. "
+    "To use shared ones, set `{}: in_process` in `sandbox.isolation` of the host's configuration"
+)
 
 
 class Opened(NamedTuple):
@@ -76,7 +83,8 @@ def open_in_worker(whose: AssetOwner, surfaces: Iterable[Surface]) -> Opened:
     """
     taken = tuple(surfaces)
     wanted = {surface.options.get("model") for surface in taken if surface.kind == "agent"}
-    runtime = AiRuntime({name: RemoteModel(name) for name in wanted if type(name) is str})
+    absent = _ABSENT.format(json.dumps(f"module:{whose.name}"))
+    runtime = AiRuntime({name: RemoteModel(name) for name in wanted if type(name) is str}, absent=absent)
     manifest = ModuleManifest(
         name=whose.name,
         access=rules_from_json(whose.access),

@@ -1,8 +1,4 @@
-"""Models as agents use them: messages, tool calls, the limits of a run, and the models of the host by name.
-
-An agent stores the name, and the model is looked up for each call: an added, changed or removed model takes effect
-immediately. An agent whose model is missing fails when it asks; the rest of its module works.
-"""
+"""Models as agents use them: messages, tool calls, the limits of a run, and the models of the host by name."""
 
 from __future__ import annotations
 
@@ -122,7 +118,11 @@ class KnownModels(Mapping[str, "Model"]):
 
 
 class NamedModel:
-    """Stands in for a model in an agent, and looks the model up by name for each call."""
+    """Stands in for a model in an agent, and looks the model up by name for each call.
+
+    An agent stores the name, and the model is looked up for each call: an added, changed or removed model takes effect
+    immediately. An agent whose model is missing fails when it asks; the rest of its module works.
+    """
 
     def __init__(self, name: str, known: Mapping[str, Model]) -> None:
         self._name = name

@@ -1,8 +1,4 @@
-"""Model behind an HTTP API of the chat-completions kind, called inside the guard of the agent that uses it.
-
-It uses ``http.client`` in a thread, which is guarded, is part of the standard library, follows no redirects and reads
-no proxy from the environment. So HTTP requests go only to the endpoint that the agent declared.
-"""
+"""Model behind an HTTP API of the chat-completions kind, called inside the guard of the agent that uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from democrai_sandbox.errors.services import ModelFailed
 from democrai_sandbox.guard import Door, door
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.policy import InvalidInputError, SandboxError, parse_request_url
-from democrai_sandbox.runtime.calls.threads import CallThreads
+from democrai_sandbox.runtime.calls.invocation import CallThreads
 
 from .model import Message, ToolCall, ToolOffer
 
@@ -28,7 +24,11 @@ _OK = 200
 
 
 class OpenAiModel:
-    """A model by address and name. The host creates it; agents name it, and need ``send`` access to its address."""
+    """A model by address and name. The host creates it; agents name it, and need ``send`` access to its address.
+
+    It uses ``http.client`` in a thread, which is guarded, is part of the standard library, follows no redirects and
+    reads no proxy from the environment. So HTTP requests go only to the endpoint that the agent declared.
+    """
 
     def __init__(
         self,

@@ -23,12 +23,12 @@ from democrai_sandbox.runtime.extensions.importer import Surface
 from democrai_sandbox.runtime.sdk_services import SdkFutures
 
 from . import asset_calls
-from .assets import Asset, Assets, host_asset, module_assets
+from .assets import Asset, Assets, host_asset, module_assets, worker_declarations
 from .model import KINDS, AgentLimits, AssetKind, AssetRun, KnownModels, Message, Model, NamedModel, ToolCall, ToolOffer
 from .schema import signature_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from types import FunctionType
 
     from democrai_sandbox.access import Caller
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     from .asset_calls import Body
+    from .assets import Declared
 
     Activate = Callable[[str, Caller], Guard]
     Apart = Callable[[Asset], Body | None]
@@ -48,15 +49,26 @@ class WorkerAsset(NamedTuple):
     """An asset in a worker."""
 
     kind: str
-    name: str
+    short: str
     """Name without the module's name."""
+    module: str
     model: str
     worker: WorkerHandle
+    declaration: Declared
+    places: tuple[str, ...]
+    """Folders that the runtime gave to the module."""
 
-    async def run(self, params: dict[str, Any], caller: Caller, seconds: float) -> AssetRun:
-        """Run it there, and return its result; raise its denial or error."""
-        outcome = await self.worker.call(self.kind, self.name, params, caller=caller, timeout=seconds)
-        return asset_calls.as_run(self.kind, plain(outcome))
+    @property
+    def label(self) -> str:
+        """Subject that it runs as."""
+        return str(self.declaration.subject)
+
+
+async def run_in_worker(
+    worker: WorkerHandle, kind: str, name: str, params: dict[str, Any], *, caller: Caller, seconds: float
+) -> AssetRun:
+    """Run an asset in its worker by its short name, and return its result; raise its denial or error."""
+    return asset_calls.as_run(kind, plain(await worker.call(kind, name, params, caller=caller, timeout=seconds)))
 
 
 class WorkerAssets:
@@ -67,13 +79,19 @@ class WorkerAssets:
         self._found: dict[str, WorkerAsset] = {}
         self.promises = SdkFutures("ai.complete", patience=300.0)
 
-    def declare(self, module: str, surfaces: Iterable[Surface | SurfaceInfo], worker: WorkerHandle) -> None:
-        """Register the assets that a module declared and validated in its worker."""
-        for surface in surfaces:
-            if surface.kind in KINDS:
-                model = surface.options.get("model", "") if surface.kind == "agent" else ""
-                label = f"{surface.kind}:{module}.{surface.name}"
-                self._found[label] = WorkerAsset(surface.kind, surface.name, model, worker)
+    def declare(
+        self, manifest: ModuleManifest, surfaces: Iterable[SurfaceInfo], own: Sequence[AccessRule], worker: WorkerHandle
+    ) -> None:
+        """Register the assets that a module declared in its worker; ``own`` are the rules for the module's folders."""
+        places = tuple(dict.fromkeys(rule.normalized_target for rule in own))
+        for surface, declared in worker_declarations(manifest, surfaces, own):
+            model = surface.options.get("model", "") if surface.kind == "agent" else ""
+            found = WorkerAsset(surface.kind, surface.name, manifest.name, model, worker, declared, places)
+            self._found[found.label] = found
+
+    def __iter__(self) -> Iterator[WorkerAsset]:
+        """Yield all assets."""
+        return iter(tuple(self._found.values()))
 
     def agents(self) -> Iterator[tuple[str, str]]:
         """Yield the full name and the model name of each agent."""
@@ -270,7 +288,9 @@ class ResolvedAssets:
         if len(found) == 1:
             return found[0]
         several = ", ".join(one.label for one in found)
-        message = f"{name!r} is ambiguous: use one of {several}" if found else f"unknown step {name!r}"
+        message = (
+            f"{name!r} is ambiguous: use one of {several}" if found else f"unknown step {name!r}{self._assets.absent}"
+        )
         self._refuse(asset, "steps", message)
         return None
 
@@ -314,7 +334,7 @@ def _entrance(asset: Asset, body: Body) -> Entrance:
     )
 
 
-def own_places(asset: Asset) -> tuple[str, ...]:
+def own_places(asset: Asset | WorkerAsset) -> tuple[str, ...]:
     """Return the folders of the module that the declaration of an asset lets it read.
 
     These folders are protected, so they have to be named as the asset's own.
@@ -341,18 +361,20 @@ class AiRuntime:
         activate: Activate | None = None,
         limits: AgentLimits | None = None,
         apart: Apart = lambda _asset: None,
+        *,
         started: Callable[[str], Awaitable[None]] | None = None,
+        absent: str = "",
     ) -> None:
         """Take the models by name, the factory of module guards, and the maximum limits of agents.
 
-        ``started`` waits until a module is loaded.
+        ``started`` waits until a module is loaded; ``absent`` is added to errors for unknown names.
         """
         self._started = started
         self.models = KnownModels(models)
         self._activate = activate
         self._apart = apart
         self._limits = limits or AgentLimits()
-        self._assets = Assets()
+        self._assets = Assets(absent)
         self._linked = ResolvedAssets(self._assets, self.models, self._limits, self._apart)
         self._known: dict[tuple[str, str, str], Entrance] = {}
         self.elsewhere = WorkerAssets(self.models)
@@ -406,8 +428,13 @@ class AiRuntime:
 
     @property
     def assets(self) -> tuple[Asset, ...]:
-        """All registered assets."""
+        """All assets registered here."""
         return tuple(self._assets)
+
+    @property
+    def declared(self) -> tuple[Asset | WorkerAsset, ...]:
+        """All assets, here and in workers."""
+        return (*self._assets, *self.elsewhere)
 
     @property
     def agents_by_model(self) -> Mapping[str, tuple[str, ...]]:
@@ -454,7 +481,9 @@ class AiRuntime:
             await self._started(_checked_name(name).rpartition(".")[0])
         far = self.elsewhere.get(f"{_checked_kind(kind).value}:{_checked_name(name)}")
         if far is not None:
-            return await far.run(plain(dict(params)), caller, limit)
+            return await run_in_worker(
+                far.worker, far.kind, far.short, plain(dict(params)), caller=caller, seconds=limit
+            )
         asset = self._any(kind, name)
         entrance, given = self._entrance(asset), plain(dict(params))
         surface = Surface(asset.kind, asset.name, {}, cast("FunctionType", asset.function))

@@ -1,8 +1,4 @@
-"""JSON Schema from a typed signature, validation of arguments against it, and typed values from checked arguments.
-
-Annotations are code of the function's author, so all of this runs inside that subject's guard. Only the schema, which
-is plain data, leaves it.
-"""
+"""JSON Schema from a typed signature, validation of arguments against it, and typed values from checked arguments."""
 
 from __future__ import annotations
 
@@ -241,7 +237,11 @@ class _Member(NamedTuple):
 
 
 class _SignatureReader:
-    """Reads one signature, and collects its problems."""
+    """Reads one signature, and collects its problems.
+
+    Annotations are code of the function's author, so it runs inside that subject's guard. Only the schema,
+    which is plain data, leaves it.
+    """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

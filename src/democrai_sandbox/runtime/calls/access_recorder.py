@@ -1,8 +1,4 @@
-"""Recorder of the accesses of a subject, with the line of its code that led to each.
-
-While recording, nothing is declared, so the guard asks the decider about every access except imports; for them, the
-import functions are wrapped and every root is allowed.
-"""
+"""Recorder of the accesses of a subject, with the line of its code that led to each."""
 
 from __future__ import annotations
 
@@ -128,7 +124,11 @@ class AccessOrigin:
 
 
 class RecordingDecider:
-    """Reports each access question, then lets the decider answer it."""
+    """Reports each access question, then lets the decider answer it.
+
+    While recording, nothing is declared, so the guard asks the decider about every access except imports; for them, the
+    import functions are wrapped and every root is allowed.
+    """
 
     def __init__(self, decider: Decider | None, tell: Callable[[list[Any]], None], origins: AccessOrigin) -> None:
         """Allow everything without a decider; paths that the guard protects are never asked about."""

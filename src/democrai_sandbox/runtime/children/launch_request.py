@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from democrai_sandbox.errors import EnvironmentDenied, FilesystemDenied, SubprocessDenied
 from democrai_sandbox.guard import location_of
 from democrai_sandbox.guard.contexts import environment_of
-from democrai_sandbox.policy import InvalidInputError, Operation, nearest
+from democrai_sandbox.policy import InvalidInputError, Operation, is_at_or_below, nearest
 from democrai_sandbox.policy.problems import pointer_to
 
 from .path_rights import denied
@@ -173,6 +173,8 @@ def _check_name(view: RawView, name: str, value: str, rights: PathRights) -> Non
         raise denied(EnvironmentDenied, view, name)
 
 
+_GIT_SETTINGS = "/etc/gitconfig"
+"""May contain credentials."""
 _ENTRYPOINT = "sdk.tasks.run_subprocess"
 _OPTIONS = ("cwd", "env", "timeout", "input", "stdout_limit", "stderr_limit", "stream")
 _NEVER = frozenset({"engine", "extractor", "mcp"})
@@ -240,13 +242,21 @@ class LaunchRequests:
         program = self._program(view, words[0], folder, given.get("PATH", self._base["PATH"]))
         mark = hexlify(urandom(16)).decode()
         approved = () if view is None else self._approved(view)
-        environment = child_environment(view, given, approved, base=self._base, home=home, mark=mark)
+        base = {**self._base, **self._git_variables(view, approved)}
+        environment = child_environment(view, given, approved, base=base, home=home, mark=mark)
         data = _input(wanted.get("input"))
         named = () if wanted.get("cwd") is None else (folder,)
         order = LaunchRequest(
             program, words, environment, folder, view, mark, with_input=data is not None, readable=named
         )
         return order, self._limits(view, wanted), data or b""
+
+    def _git_variables(self, view: RawView | None, approved: tuple[AccessRule, ...]) -> dict[str, str]:
+        """Return the variable without which git fails where the kernel refuses its settings for the machine."""
+        reads = (rule.normalized_target for rule in approved if rule.operation is Operation.READ)
+        if view is None or any(is_at_or_below(_GIT_SETTINGS, target) for target in reads):
+            return {}
+        return {} if self._rights.is_declared(view, Operation.READ, _GIT_SETTINGS) else {"GIT_CONFIG_NOSYSTEM": "1"}
 
     def _home(self, view: RawView | None) -> str:
         if view is None:

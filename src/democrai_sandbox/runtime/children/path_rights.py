@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.policy import AccessRule
 
 SYSTEM_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _PRIVILEGED = S_ISUID | S_ISGID
@@ -56,6 +57,12 @@ def _is_named(target: str, real: str, name: str) -> bool:
     """
     is_named = "/" in target or target in (name, real.rpartition("/")[2])
     return is_named and any(real == location_of(place) for place in program_places(target))
+
+
+def named_programs(rules: Iterable[AccessRule]) -> tuple[str, ...]:
+    """Return the targets of the system dependencies; with any, a subject may start no other program of the system."""
+    found = (rule.normalized_target for rule in rules if rule.resource_type is ResourceType.SYSTEM_DEPENDENCY)
+    return tuple(dict.fromkeys(found))
 
 
 class RightsComparison(Protocol):
@@ -119,7 +126,7 @@ class PathRights:
 
     def _is_open(self, view: RawView, real: str, name: str) -> bool:
         rules = [rule for link in view.allow_chain for rule in link.rules]
-        named = [rule.normalized_target for rule in rules if rule.resource_type is ResourceType.SYSTEM_DEPENDENCY]
+        named = named_programs(rules)
         if named:
             program = ResourceType.SYSTEM_DEPENDENCY
             return any(_is_named(target, real, name) for target in named) or any(

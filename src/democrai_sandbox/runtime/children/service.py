@@ -36,23 +36,32 @@ UNCONFINED = ("files, network and system calls: the kernel does not confine this
 """Reported with the result of each program that starts without the spawn server."""
 
 
+def unconfined_because(reason: str) -> tuple[str, ...]:
+    """Return the restrictions that are missing without the spawn server, with the reason and the fix."""
+    return tuple(f"{text}: {reason}" if reason else text for text in UNCONFINED)
+
+
 class PopenLauncher:
     """Starts programs as children of this process. Descriptors are closed, the umask is the host's."""
 
+    def __init__(self, unenforced: tuple[str, ...] = UNCONFINED) -> None:
+        """Take what to report with the result of each program."""
+        self._unenforced = unenforced
+
     def start(self, order: LaunchRequest) -> PopenChild:
         """Start it, or raise ``OSError``."""
-        return PopenChild(order)
+        return PopenChild(order, self._unenforced)
 
 
 class PopenChild:
     """A child of this process."""
 
-    unenforced: tuple[str, ...] = UNCONFINED
     timed_out = False
     failure = ""
 
-    def __init__(self, order: LaunchRequest) -> None:
+    def __init__(self, order: LaunchRequest, unenforced: tuple[str, ...]) -> None:
         """Start it in a new session, so that its group can be signaled separately."""
+        self.unenforced = unenforced
         self._process = subprocess.Popen(  # noqa: S603 - program and environment were checked, without a shell
             order.argv,
             executable=order.program,

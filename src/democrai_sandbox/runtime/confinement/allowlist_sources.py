@@ -59,6 +59,13 @@ class Approvals:
         kind, name = view.actor
         return self._rules(lambda who: who == (kind, name), _RESOURCES, str(view.session_key or ""))
 
+    def programs_of(self, view: RawView) -> tuple[str, ...]:
+        """Return the programs that are approved for the subject of a view."""
+        kind, name = view.actor
+        wanted = (ResourceType.SYSTEM_DEPENDENCY,)
+        rules = self._rules(lambda who: who == (kind, name), wanted, str(view.session_key or ""))
+        return tuple(rule.normalized_target for rule in rules)
+
     def of_worker(self, kind: str, name: str) -> tuple[AccessRule, ...]:
         """Return all approvals for a subject and its parts in any session, because its process serves all of them."""
 

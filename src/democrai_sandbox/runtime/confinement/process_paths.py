@@ -43,10 +43,14 @@ class ProcessRights(NamedTuple):
     """Additional folders to read, also below protected paths: its code, its environment."""
     write: tuple[str, ...] = ()
     """Additional folders to write, also below protected paths: its data."""
+    folders: tuple[str, ...] = ()
+    """Declared folders to create if they are missing."""
     readable: tuple[str, ...] = ()
     """Additional paths that were checked for reading, unless they are protected."""
     execute: tuple[str, ...] = ()
     """Additional programs that were checked for execution."""
+    programs: tuple[str, ...] | None = None
+    """Only programs of the system that it may execute, unless they are protected; None for all of them."""
     written: tuple[str, ...] = ()
     """Further places where it may have created links: approved for writing, and not among the rules."""
     protected: tuple[str, ...] = ()

@@ -1,9 +1,4 @@
-"""Import of extension code under its guard: the functions that it declares, and reasons of failed imports.
-
-An extension is a separate package, ``democrai_extensions.<kind>.<name>``, made of the files of its folder: relative
-imports work, and two extensions can have files of the same name. Bytecode caches are neither read nor written, because
-another program could have changed them.
-"""
+"""Import of extension code under its guard: the functions that it declares, and reasons of failed imports."""
 
 from __future__ import annotations
 
@@ -34,6 +29,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "democrai_extensions"
 SURFACES = ("render", "action", "command", "task", "method", "tool", "agent", "pipeline", "step")
+_LONGEST_HINT = 300
 _MOST_SURFACES = 1000
 _LONGEST_NAME = 128
 
@@ -55,6 +51,19 @@ class Surface(NamedTuple):
     def is_stream(self) -> bool:
         """Whether it yields its results one by one."""
         return bool(self.function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR))
+
+
+def described(surface: Surface) -> tuple[tuple[str, ...], str]:
+    """Return the parameter names of a function and the first line of its documentation: texts of the extension."""
+    code, text = surface.function.__code__, surface.function.__doc__
+    # The extension controls the documentation: accept only a plain str.
+    hint = text.strip().partition("\n")[0][:_LONGEST_HINT] if type(text) is str else ""
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(map(_encodable, named)), _encodable(hint)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Declarations:
@@ -165,7 +174,12 @@ def _bare_package(name: str, path: Iterable[str]) -> ModuleType:
 
 
 class _ExtensionFinder:
-    """Finds the files of extensions, only below their packages."""
+    """Finds the files of extensions, only below their packages.
+
+    An extension is a separate package, ``democrai_extensions.<kind>.<name>``, made of the files of its folder: relative
+    imports work, and two extensions can have files of the same name. Bytecode caches are neither read nor written,
+    because another program could have changed them.
+    """
 
     @staticmethod
     def find_spec(

@@ -1,9 +1,4 @@
-"""Shadow runs: subjects of this process that have a candidate manifest, and the differences found.
-
-The guard decides by the current manifest and reports here where the candidate would decide differently. Approvals apply
-to both, so only a changed result is a finding. Findings go to the store in bounded batches, because a subject controls
-how many accesses it makes.
-"""
+"""Shadow runs: subjects of this process that have a candidate manifest, and the differences found."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from democrai_sandbox.access.checks import ANSWERS
 from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.policy import InvalidInputError, SandboxError
-from democrai_sandbox.runtime.store.shadow_rows import MOST_FINDINGS, ShadowDifference, ShadowEffect
+from democrai_sandbox.runtime.store.registration_rows import MOST_FINDINGS, ShadowDifference, ShadowEffect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +60,12 @@ class _SeenDifferences:
 
 
 class ShadowRuns:
-    """Shadow runs of this process. Guards call ``saw`` from any thread; the host calls the rest."""
+    """Shadow runs of this process. Guards call ``saw`` from any thread; the host calls the rest.
+
+    The guard decides by the current manifest and reports here where the candidate would decide differently. Approvals
+    apply to both, so only a changed result is a finding. Findings go to the store in bounded batches, because a subject
+    controls how many accesses it makes.
+    """
 
     def __init__(self, store: RuntimeStore, node: AccessNode, apply: Apply) -> None:
         """Take ``apply``, which compares a subject with the text of a candidate, or ends the comparison.

@@ -1,8 +1,4 @@
-"""Environments of one extension: where they are, which one is current, their status, and the worker that uses one.
-
-An environment is built in its final folder, and used only when the file ``current`` names it, which is replaced
-atomically after verification. All other folders are leftovers of interrupted builds.
-"""
+"""Environments of one extension: where they are, which one is current, their status, and the worker that uses one."""
 
 from __future__ import annotations
 
@@ -77,6 +73,9 @@ class EnvironmentFolder:
     """Folder with everything about the installation of one extension.
 
     Separate from its data folder, which the extension can write while it serves; this one it cannot.
+
+    An environment is built in its final folder, and used only when the file ``current`` names it, which is replaced
+    atomically after verification. All other folders are leftovers of interrupted builds.
     """
 
     def __init__(self, data_dir: str, subject: policy.Subject) -> None:

@@ -1,7 +1,4 @@
-"""Installation of engines and extractors: exclusive across all processes, and all or nothing.
-
-An environment is created, filled by pip under the guard of the install phase, verified, and then used.
-"""
+"""Installation of engines and extractors: exclusive across all processes, and all or nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +47,10 @@ _PAUSE = 0.1
 
 
 class Installer:
-    """Installs one extension, and reads its installed state. Belongs to one loop."""
+    """Installs one extension, and reads its installed state. Belongs to one loop.
+
+    An environment is created, filled by pip under the guard of the install phase, verified, and then used.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,4 @@
-"""One conversation with a server, inside the server's guard: plain texts and numbers in, JSON text or one error out.
-
-Only text leaves it, so no object that was made from a server's data reaches the host.
-
-The ``mcp`` library swallows some failures and keeps waiting (such as a message that could not be sent over SSE), and
-wraps others in groups. This client records each failure first, and ends the conversation if it cannot continue.
-"""
+"""One conversation with a server, inside the server's guard: plain texts and numbers in, JSON text or one error out."""
 
 from __future__ import annotations
 
@@ -123,7 +117,13 @@ _LONGEST_ANNOUNCEMENT = 8192
 
 
 class McpHttpClient(httpx2.AsyncClient):
-    """Client for the transports of the library. Created and used inside the guard."""
+    """Client for the transports of the library. Created and used inside the guard.
+
+    Only text leaves it, so no object that was made from a server's data reaches the host.
+
+    The ``mcp`` library swallows some failures and keeps waiting (such as a message that could not be sent over SSE),
+    and wraps others in groups. This client records each failure first, and ends the conversation if it cannot continue.
+    """
 
     def __init__(self, request: ConversationRequest, scope: anyio.CancelScope, tls: ssl.SSLContext) -> None:
         """Take the scope that ends the conversation, and a TLS context: the guard cannot read certificate files."""

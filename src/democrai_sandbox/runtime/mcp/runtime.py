@@ -1,8 +1,4 @@
-"""MCP runtime: settings, checks, calls and results of registered servers, and the services for extension code.
-
-An import inside the guard of a server would run as that server, under its rules and its timeout. So everything a
-conversation uses is loaded before, including ``_cffi_backend``, which no subject may import.
-"""
+"""MCP runtime: settings, checks, calls and results of registered servers, and the services for extension code."""
 
 from __future__ import annotations
 
@@ -161,6 +157,9 @@ class McpRuntime:
 
     Connections are not kept open: they would have to be separated by server, call chain and user, and could outlive the
     decision that permitted them.
+
+    An import inside the guard of a server would run as that server, under its rules and its timeout. So everything a
+    conversation uses is loaded before, including ``_cffi_backend``, which no subject may import.
     """
 
     def __init__(

@@ -1,9 +1,4 @@
-"""Cache of fetched media in the data folder of the module, and the fetch that reads it first.
-
-The module can write there, so nothing in it is trusted: every entry has a keyed hash that only the host can make, links
-are not followed, only regular files are opened, and file names are made from hashes. Files that a module adds are not
-served; entries that it removes or damages are fetched again.
-"""
+"""Cache of fetched media in the data folder of the module, and the fetch that reads it first."""
 
 from __future__ import annotations
 
@@ -96,7 +91,12 @@ class CacheEntry(NamedTuple):
 
 
 class MediaCache:
-    """Cache of one module."""
+    """Cache of one module.
+
+    The module can write there, so nothing in it is trusted: every entry has a keyed hash that only the host can make,
+    links are not followed, only regular files are opened, and file names are made from hashes. Files that a module adds
+    are not served; entries that it removes or damages are fetched again.
+    """
 
     def __init__(self, home: str, module: str, key: bytes, *, most_bytes: int, entry_bytes: int) -> None:
         """Store entries below ``home``, the module's data folder; it is created with the first entry."""

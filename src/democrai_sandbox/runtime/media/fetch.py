@@ -1,7 +1,4 @@
-"""One fetch over all its redirects, and its run: a slot, steps in threads of a pool, and exactly one end.
-
-Each hop is authorized separately, and made in a guard for its own URL only.
-"""
+"""One fetch over all its redirects, and its run: a slot, steps in threads of a pool, and exactly one end."""
 
 from __future__ import annotations
 
@@ -138,7 +135,10 @@ class FetchOptions(NamedTuple):
 
 
 class Fetch:
-    """Fetches in blocking steps: ``open``, then ``read`` until it returns nothing. ``abort`` is thread-safe."""
+    """Fetches in blocking steps: ``open``, then ``read`` until it returns nothing. ``abort`` is thread-safe.
+
+    Each hop is authorized separately, and made in a guard for its own URL only.
+    """
 
     def __init__(self, parts: FetchParts, asker: Asker, wish: FetchOptions) -> None:
         """Describe the fetch; its time runs from ``open`` on."""

@@ -1,8 +1,4 @@
-"""One HTTP request for external media: its URL and redirect target, the headers that pass, and the transfer.
-
-``http.client`` needs no further package and decodes no content. It blocks, so it runs in threads of a pool, one step at
-a time. Every wait for the server is limited by the remaining time.
-"""
+"""One HTTP request for external media: its URL and redirect target, the headers that pass, and the transfer."""
 
 from __future__ import annotations
 
@@ -277,7 +273,11 @@ class _Response(http.client.HTTPResponse):
 
 
 class MediaExchange:
-    """One HTTP request and its response. ``begin`` and ``read`` block; ``abort`` ends them from another thread."""
+    """One HTTP request and its response. ``begin`` and ``read`` block; ``abort`` ends them from another thread.
+
+    ``http.client`` needs no further package and decodes no content. It blocks, so it runs in threads of a pool, one
+    step at a time. Every wait for the server is limited by the remaining time.
+    """
 
     def __init__(self, hop: Hop, method: str, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext) -> None:
         self._hop, self._method, self._headers = hop, method, headers

@@ -1,8 +1,4 @@
-"""Fetch, stream and proxy of external media for a subject, and the services for guarded code.
-
-This service does not bypass the guard: it fetches only URLs that the subject itself may access. On the host's loop a
-caller gets a bare future, never the task behind it, whose frames would expose objects of the host; elsewhere it blocks.
-"""
+"""Fetch, stream and proxy of external media for a subject, and the services for guarded code."""
 
 from __future__ import annotations
 
@@ -56,7 +52,12 @@ class ProxyAnswer(NamedTuple):
 
 
 class Media:
-    """The media service of a runtime. Its methods are for the host; guarded code uses ``MediaServices``."""
+    """The media service of a runtime. Its methods are for the host; guarded code uses ``MediaServices``.
+
+    This service does not bypass the guard: it fetches only URLs that the subject itself may access. On the host's loop
+    a caller gets a bare future, never the task behind it, whose frames would expose objects of the host; elsewhere it
+    blocks.
+    """
 
     def __init__(
         self,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from democrai_sandbox.access.store.audit_log import SYSTEM
 from democrai_sandbox.access.store import open_database
+from democrai_sandbox.access.store.audit_log import SYSTEM
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
-from . import registration_rows, shadow_rows, task_rows
-from .registration_rows import Configured, StoredModel
-from .shadow_rows import ShadowDifference, ShadowEffect, ShadowRun
+from . import registration_rows, task_rows
+from .registration_rows import Configured, ShadowDifference, ShadowEffect, ShadowRun, StoredModel
 from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState
 
 if TYPE_CHECKING:
@@ -180,6 +179,7 @@ class RuntimeStore:
     _change_settings = _change(registration_rows.change_settings)
     _remove_settings = _change(registration_rows.remove_settings)
     note_install = _change(registration_rows.note_install)
+    note = _change(registration_rows.note)
 
     def settings(self, kind: str, name: str) -> dict[str, Any]:
         """Return the configuration of an engine or extractor; empty if none is stored."""
@@ -211,13 +211,13 @@ class RuntimeStore:
 
     # ---- shadow runs
 
-    start_shadow = _change(shadow_rows.start)
-    end_shadow = _change(shadow_rows.end)
-    shadow = _query(shadow_rows.find)
-    shadows = _query(shadow_rows.listed)
-    findings = _query(shadow_rows.findings)
-    finding_counts = _query(shadow_rows.counts)
-    _add_findings = _change(shadow_rows.add)
+    start_shadow = _change(registration_rows.start)
+    end_shadow = _change(registration_rows.end)
+    shadow = _query(registration_rows.find)
+    shadows = _query(registration_rows.listed)
+    findings = _query(registration_rows.findings)
+    finding_counts = _query(registration_rows.counts)
+    _add_findings = _change(registration_rows.add)
 
     def add_findings(self, run_id: str, findings: Iterable[ShadowDifference]) -> None:
         """Add findings to a run; beyond the limit they are only counted."""

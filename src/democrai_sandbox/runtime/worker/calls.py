@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard import Guard
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+    from democrai_sandbox.runtime.calls.invocation import GuardFactory
     from democrai_sandbox.runtime.extensions.importer import Surface
 
     from .host_client import WorkerSocket

@@ -176,6 +176,14 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_exception(error)
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class RemoteDecider:
     """Forwards questions to the host's access-policy service. A transport error is a failed check, never a denial."""
 
@@ -185,6 +193,8 @@ class RemoteDecider:
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Ask about one operation."""
         if question.subject_kind == "core":  # a guard of this process itself, under which nothing is allowed
+            return False
+        if not _is_unicode(question.target):  # as in the host: no rule, decision or request can contain it
             return False
         _, answer = self._host.ask("ask", list(question), present_number())
         if type(answer) is bool:

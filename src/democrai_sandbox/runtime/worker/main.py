@@ -24,9 +24,8 @@ from democrai_sandbox.guard import access_changed, configure_guard, own_process
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import recorded
-from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
-from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe
-from democrai_sandbox.runtime.calls.output import watch_reports
+from democrai_sandbox.runtime.calls.invocation import GuardFactory
+from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe, watch_reports
 from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import capture_import
 
@@ -367,7 +366,7 @@ class _WorkerMain:
         configure_guard(
             decider=decider,
             recorder=host_client.RemoteRecorder(self._line),
-            observer=host_client.RemoteObserver(self._host) if spec.tells_endpoints else None,
+            observer=host_client.RemoteObserver(self._host) if spec.tells_endpoints or spec.is_observed else None,
             watcher=self._watcher,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
@@ -429,4 +428,5 @@ def _awaits(surface: Surface) -> bool:
 
 
 def _info(surface: Surface) -> list[Any]:
-    return [surface.kind, surface.name, surface.options, _awaits(surface), surface.is_stream]
+    described = importer.described(surface)
+    return [surface.kind, surface.name, surface.options, _awaits(surface), surface.is_stream, *described]

@@ -70,12 +70,16 @@ class WorkerSpec(NamedTuple):
     pause: float = 30.0
     """Seconds until the next attempt after a worker failed to start three times."""
     largest_frame: int = 64 * 1024 * 1024
+    limits: tuple[tuple[str, int], ...] = ()
+    """Limits that the kernel enforces for the process, by name."""
     longest_call: float | None = None
     """Upper limit of a call's timeout in seconds; None for no limit."""
     no_exec: bool = False
     """Whether the process permanently gives up starting programs before it imports the subject's code."""
     confined: bool = False
     """Whether the kernel confines the process to the subject's files, and with ``tells_endpoints`` to its addresses."""
+    is_observed: bool = False
+    """Whether its guard reports each connection to the host, which records it, before it is opened."""
     tells_endpoints: bool = False
     """Whether its guard asks the host to permit each connection in the kernel layer."""
     tells_accesses: bool = False
@@ -116,6 +120,10 @@ class SurfaceInfo(NamedTuple):
     """Whether it is a coroutine function or an async generator."""
     is_stream: bool
     """Whether it is a generator, async or not."""
+    parameters: tuple[str, ...] = ()
+    """Names of its parameters; texts of the extension, like the hint."""
+    hint: str = ""
+    """First line of its documentation."""
 
 
 class ConnectionReport(NamedTuple):
@@ -158,6 +166,10 @@ class WorkerHostServices(Protocol):
 
     def observe(self, told: ConnectionReport) -> None:
         """Permit a connection that the worker is about to open; called on a thread, because it may block."""
+        ...
+
+    def limit_reached(self, label: str, limit: str) -> None:
+        """Count a call that failed because of a limit."""
         ...
 
 
