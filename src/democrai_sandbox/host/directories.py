@@ -1,7 +1,4 @@
-"""State of the host: its folders and files, the address of a running node, and the database with its lock.
-
-Folders and files are created first, protected from every subject, and accessible under Landlock.
-"""
+"""State of the host: its folders and files, the address of a running node, and the database with its lock."""
 
 from __future__ import annotations
 
@@ -68,7 +65,10 @@ class CreatedPaths:
 
 
 def prepare_directories(settings: HostSettings, made: CreatedPaths | None = None) -> None:
-    """Create the host's folders for its user only; raise for folders that are not usable."""
+    """Create the host's folders for its user only, before all else; raise for folders that are not usable.
+
+    Folders and files of the host are protected from every subject, and accessible under Landlock.
+    """
     made = CreatedPaths() if made is None else made
     _check_folder(_made(settings.state_dir, "state_dir", made), "state_dir")
     _check_folder(_made(settings.data_dir, "data_dir", made), "data_dir")
