@@ -9,7 +9,7 @@ import pytest
 
 from democrai_sandbox.manifests import ManifestKind, schema_path
 from tests.cli.goldens import code_of, golden, terminal, transcript
-from tests.cli.local import says
+from tests.cli.local import configured, says
 from tests.services.rows import rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
@@ -160,3 +160,16 @@ def test_the_schemas(tmp_path):
     assert says("manifest", "schema", "tol").status == 2
     refused = says("manifest", "schema", "--output", tmp_path / "none")
     assert (refused.status, refused.out, f"{tmp_path}/none" in refused.err) == (1, "", True)
+
+
+def test_what_the_kernel_does_not_enforce_is_a_notice(manifest, tmp_path):
+    """A configuration without confinement is named; with the default, this machine lacks nothing."""
+    file = manifest({"name": "narrow", "access": []}, "narrow")
+    config = configured(tmp_path, sandbox={"os": {"enabled": False}})
+
+    def codes(*options):
+        (one,) = says("manifest", "lint", file, "--json", *options).data["files"]
+        return [(found["code"], found["severity"]) for found in one["findings"]]
+
+    assert codes() == []
+    assert codes("--config", config) == [("unenforced", "notice")]

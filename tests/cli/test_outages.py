@@ -19,7 +19,7 @@ from tests.console.serving import CHEAPLY, PLAIN, serving, until
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A process with a low limit of open files."""
-    few = f"{CHEAPLY}import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+    few = f"{CHEAPLY}import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))"
     with serving(tmp_path_factory.mktemp("served"), before=few) as found:
         yield found
 

@@ -14,7 +14,8 @@ CHANGING = (
     (r"\d+ guarded functions", "180 guarded functions"),
     (r"schema \d+, answered in [\d.]+ ms", "schema 0004, answered in 1.0 ms"),
     (r"generation \d+, read [\d.]+ s ago", "generation 1, read 0.1 s ago"),
-    (r"\d module loaded", "1 module loaded"),
+    (r"\d module loaded, \d worker process(es)?, \d confined", "1 module loaded, 1 worker process, 1 confined"),
+    (r"in force: process \d+, \d running", "in force: process 7, 1 running"),
 )
 
 

@@ -19,7 +19,7 @@ def test_nothing_is_started_or_restricted_when_nothing_is_asked_for(tmp_path):
     told = application(
         tmp_path,
         """
-        kernel = make({})
+        kernel = make({"enabled": False})
         kernel.prepare()
         status = kernel.confine()
         children = Path("/proc/self/task").joinpath(str(os.getpid()), "children").read_text()
@@ -32,6 +32,25 @@ def test_nothing_is_started_or_restricted_when_nothing_is_asked_for(tmp_path):
     assert told["spawn"] and told["egress"] and told["children"] == ""
     assert told["root"] and told["code"] == 0
     assert "sandbox.os.landlock.enabled" in told["reason"]
+
+
+def test_by_default_only_what_the_application_starts_is_confined(tmp_path):
+    """The spawn server is active and tested; the application itself is unrestricted, and starts programs."""
+    told = application(
+        tmp_path,
+        """
+        kernel = make({})
+        kernel.prepare()
+        status = kernel.confine()
+        tell(states=states(status), unconfined=kernel.unconfined, attempts=[one.ok for one in status.attempts])
+        tell(root=len(os.listdir("/")), code=subprocess.run(["/bin/true"]).returncode)
+        kernel.stop()
+        """,
+    )
+    assert {name for name, state in told["states"].items() if state != "off"} == {"spawn_server"}
+    assert told["states"]["spawn_server"] == "active" and told["unconfined"] == ""
+    assert told["attempts"] and all(told["attempts"])
+    assert told["root"] and told["code"] == 0
 
 
 def test_landlock_and_seccomp_hold_the_process_and_the_server_still_starts_programs(tmp_path):
@@ -192,7 +211,7 @@ def test_folders_that_are_not_there_or_not_absolute_are_named(tmp_path):
         tmp_path,
         """
         os.rmdir(HERE + "/state")
-        tell(missing=failure(make({"landlock": {"enabled": True}}).prepare), unused=kind_of(make({}).prepare))
+        tell(missing=failure(make({}).prepare), unused=kind_of(make({"enabled": False}).prepare))
         tell(relative=failure(make, {}, write=("modules",)))
         """,
     )

@@ -170,6 +170,39 @@ def test_a_container_that_refuses_the_calls_is_found_out(tmp_path):
     assert [attempt["ok"] for attempt in child] == [False] and child[0]["outcome"].startswith(acts.UNTRIED)
 
 
+@pytest.mark.parametrize(
+    ("before", "environment", "expected"),
+    [
+        ("", {FORCED: "0"}, ("partial", 0, ["files"])),
+        ("seccomp", {}, ("partial", 0, ["system calls and sockets"])),
+        ("both", {}, ("unsupported", 1, ["files, network and system calls"])),
+    ],
+    ids=["no Landlock", "no seccomp", "neither"],
+)
+def test_by_default_the_application_starts_and_confines_what_it_can(tmp_path, before, environment, expected):
+    """Also with ``require``, which is about controls that the configuration turns on; the rest is reported."""
+    outer = {"": "", "both": OUTER_FILTER, "seccomp": OUTER_FILTER.replace("444, 445, 446, ", "*(), ")}[before]
+    told = application(
+        tmp_path,
+        f"""{outer}
+from democrai_sandbox.kernel import os_settings
+from democrai_sandbox.kernel.application import unenforced_here
+kernel = make({{"require": True}})
+kernel.prepare()
+status = kernel.confine()["spawn_server"]
+tell(state=status.state, fix=status.fix, unconfined=kernel.unconfined, spawn=kernel.spawn is None)
+tell(here=unenforced_here(os_settings({{}})), attempts=[one.as_dict() for one in kernel.status().attempts])
+kernel.stop()
+""",
+        environment=environment,
+    )
+    state, is_missing, lacking = expected
+    assert told["state"] == state and told["fix"]
+    assert told["spawn"] is bool(told["unconfined"]) is bool(is_missing)
+    assert [text.partition(":")[0] for text in told["here"]] == lacking
+    assert all(attempt["ok"] for attempt in told["attempts"])
+
+
 @needs_netlab
 @pytest.mark.parametrize(("absent", "word"), [("ip", "no_iptables"), ("ip6tables", "no_ip6tables")])
 def test_without_the_packet_filters_programs_the_egress_is_unsupported(absent, word):

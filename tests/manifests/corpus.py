@@ -79,7 +79,7 @@ WRONG = [
     ("module", {"name": "demo", "acces": []}, "/acces"),
     ("module", {"name": "demo", "isolation": "process"}, "/isolation"),
     ("module", {"name": "demo", "limits": 512}, "/limits"),
-    ("module", {"name": "demo", "limits": {"memory_mb": 512}}, "/limits/memory_mb"),
+    ("module", {"name": "demo", "limits": {"rss_mb": 512}}, "/limits/rss_mb"),
     ("module", {"name": "demo", "limits": {"cpu_seconds": 0}}, "/limits/cpu_seconds"),
     ("module", {"name": "demo", "limits": {"processes": True}}, "/limits/processes"),
     ("module", {"name": "demo", "limits": {"open_files": 2.5}}, "/limits/open_files"),

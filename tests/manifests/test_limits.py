@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from democrai_sandbox.manifests import FindingCode, Limits, limits_from, lint, make_manifest
-from democrai_sandbox.manifests.limits import NO_LIMITS, limit_problems
+from democrai_sandbox.manifests.limits import LARGEST, NO_LIMITS, limit_problems
 from democrai_sandbox.policy import InvalidInputError
 from tests.services.rows import rows
 
@@ -29,7 +29,7 @@ def test_the_stricter_of_two_limits_counts():
     ("value", "pointer", "suggestion"),
     [
         ([], "/limits", None),
-        ({"memory": 5}, "/limits/memory", "address_space_mb"),
+        ({"memory": 5}, "/limits/memory", "memory_mb"),
         ({"timeout": 5}, "/limits/timeout", "wall_seconds"),
         ({"cpu_second": 5}, "/limits/cpu_second", "cpu_seconds"),
         ({"cpu_seconds": 0}, "/limits/cpu_seconds", None),
@@ -63,12 +63,12 @@ def test_limits_made_by_hand_are_checked_too():
 
 
 def test_a_configuration_that_is_right_is_read():
-    """All five limits are read."""
-    given = {"address_space_mb": 1, "cpu_seconds": 2, "open_files": 3, "processes": 4, "wall_seconds": 5}
+    """All limits are read."""
+    given = {name: number for number, name in enumerate(LARGEST, 1)}
     assert dict(limits_from(given).given()) == given
 
 
-@rows(("key", "limit"), [("memory_mb", "address_space_mb"), ("cpu_seconds", "cpu_seconds")])
+@rows(("key", "limit"), [("rss_mb", "memory_mb"), ("cpu_seconds", "cpu_seconds")])
 def test_a_limit_beside_the_object_is_told_where_it_belongs(key, limit):
     """Names of other systems lead to ours."""
     (problem,) = problems_of({"name": "demo", key: 5}, "module")

@@ -215,3 +215,13 @@ def test_the_cost_grows_with_the_number_of_entries():
         assert lint(found) == ()
 
     assert is_linear(look, manifest)
+
+
+def test_restrictions_that_the_machine_does_not_enforce_are_notices():
+    """Each is one notice about the manifest; they are no reason for a warning, and none without such a machine."""
+    found = lint(module(), unenforced=("files: no Landlock", "system calls: no seccomp"))
+    assert [(one.code, one.severity, one.pointer) for one in found] == [
+        (FindingCode.UNENFORCED, Severity.NOTICE, "/name")
+    ] * 2
+    assert "no Landlock" in found[0].message
+    assert lint(module()) == ()

@@ -203,6 +203,7 @@ class Metrics:
         failures.add_metric((), 0 if sandbox.kernel.egress is None else sandbox.kernel.egress.failures)
         yield failures
         yield from _processes(sandbox)
+        yield _limits_reached(sandbox)
         yield _labelled(
             GaugeMetricFamily("democrai_extensions", "Extensions by state.", labels=("kind", "state")),
             _extensions(sandbox),
@@ -257,6 +258,15 @@ def _processes(sandbox: Sandbox) -> Iterator[Metric]:
     yield _labelled(
         CounterMetricFamily("democrai_process_restarts", "Restarts of the process.", labels=("process",)),
         {(name,): part.restarts for name, part in parts.items()},
+    )
+
+
+def _limits_reached(sandbox: Sandbox) -> Metric:
+    return _labelled(
+        CounterMetricFamily(
+            "democrai_limits_reached", "Calls that failed because of a limit.", labels=("subject", "limit")
+        ),
+        {tuple(key): number for key, number in sandbox.runtime.limits_reached.items()},
     )
 
 

@@ -80,6 +80,29 @@ class ExtensionFailed(SandboxError, RuntimeError):
         return "\n".join(filter(None, (super().diagnostics(), self.traceback.rstrip(), self.advice)))
 
 
+class LimitReached(ExtensionFailed):
+    """A worker reached one of its resource limits in a call.
+
+    ``limit`` is its name. The worker continues to run, unless the limit is processor time.
+    """
+
+    code = "extension_limit_reached"
+    guidance = """
+    Cause: The call needed more memory, larger files or more open files than its worker may use.
+    Fix: Let the code use less, or raise the limit under `limits` in the manifest; `sandbox.limits` of the host caps it.
+    Example:
+    data = bytearray(10**12)     # in an action
+    -> LimitReached: module:reports reached its limit memory_mb of 2048: MemoryError
+    See: manifests.md#limits
+    """
+
+    def __init__(self, label: str, limit: str, number: int, failure: ExtensionFailed) -> None:
+        """Take the subject, the name of the limit, its number and the error that the code raised."""
+        super().__init__(f"{label} reached its limit {limit} of {number}: {failure}", traceback=failure.traceback)
+        self.kind = failure.kind
+        self.limit = limit
+
+
 class ResultInvalid(ExtensionFailed):
     """The extension returned a value that cannot cross the guard.
 

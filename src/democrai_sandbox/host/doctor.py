@@ -360,7 +360,7 @@ def _isolated(count: int, here: list[str], unenforced: tuple[str, ...], *, wante
     """Report where modules run, and whether the kernel would confine their workers."""
     details = {"modules": count, "in_process": here, "unenforced": unenforced}
     line = ReportLine("isolation", "Isolation", ReportArea.RUNTIME, details=details)
-    told = f"{count - len(here)} of {count} modules run in workers"
+    told = f"{count - len(here)} of {count} modules run in workers" if count else "no modules"
     if here:
         told += f"; in the application's process by sandbox.isolation: {_named(here)}"
     if not unenforced:

@@ -169,17 +169,13 @@ def _overview(sandbox: Sandbox, extension: RegisteredExtension, mode: ModeReport
         getattr(manifest, "version", ""),
         getattr(manifest, "description", ""),
         extension.folder,
-        _isolation(mode),
+        "in_process" if mode.mode is RunMode.IN_PROCESS else "process",
         mode.mode,
         mode.reason,
         extension.problems,
         () if manifest is None else lint(manifest, in_process=mode.mode is RunMode.IN_PROCESS),
         install,
     )
-
-
-def _isolation(mode: ModeReport) -> str:
-    return "in_process" if mode.mode is RunMode.IN_PROCESS else "process"
 
 
 def _offered(surface: Surface | SurfaceInfo) -> RunnableFunction:

@@ -16,6 +16,8 @@ LARGEST: Mapping[str, int] = MappingProxyType(
     {
         "address_space_mb": 16 * 1024 * 1024,
         "cpu_seconds": 31_536_000,
+        "file_size_mb": 16 * 1024 * 1024,
+        "memory_mb": 16 * 1024 * 1024,
         "open_files": 1_048_576,
         "processes": 4_194_304,
         "wall_seconds": 31_536_000,
@@ -26,7 +28,9 @@ LARGEST: Mapping[str, int] = MappingProxyType(
 # Names that other systems use. They are only hints in errors, never accepted.
 OTHER_NAMES: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("memory", "memory_mb", "max_memory", "ram", "mem", "as", "rss_mb"), "address_space_mb"),
+        **dict.fromkeys(("memory", "max_memory", "ram", "mem", "rss_mb", "data"), "memory_mb"),
+        **dict.fromkeys(("as", "address_space", "virtual_memory"), "address_space_mb"),
+        **dict.fromkeys(("fsize", "file_size", "max_file_size"), "file_size_mb"),
         **dict.fromkeys(("cpu", "cpu_time", "max_cpu"), "cpu_seconds"),
         **dict.fromkeys(("files", "nofile", "max_files", "fds", "descriptors"), "open_files"),
         **dict.fromkeys(("nproc", "max_processes", "pids", "threads"), "processes"),
@@ -41,8 +45,12 @@ class Limits:
 
     address_space_mb: int | None = None
     """Megabytes (2**20 bytes) of address space, used or not."""
+    memory_mb: int | None = None
+    """Megabytes of private, writable memory."""
     cpu_seconds: int | None = None
     """Seconds of processor time, over the whole life of the process."""
+    file_size_mb: int | None = None
+    """Megabytes of each file that it writes."""
     open_files: int | None = None
     """Maximum number of open descriptors."""
     processes: int | None = None
@@ -53,6 +61,10 @@ class Limits:
     def stricter(self, other: Limits) -> Limits:
         """Return the smaller of each pair of limits."""
         return Limits(**{name: _smaller(getattr(self, name), getattr(other, name)) for name in LARGEST})
+
+    def otherwise(self, defaults: Limits) -> Limits:
+        """Return these limits, with the defaults for those that are not set."""
+        return Limits(**{name: value for limits in (defaults, self) for name, value in limits.given()})
 
     def given(self) -> Iterator[tuple[str, int]]:
         """Yield the limits that are set, by name."""

@@ -319,8 +319,7 @@ def _native_findings(manifest: ModuleManifest) -> Iterator[Finding]:
             "/name",
             f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} directly; the guard in the process of "
             "the host cannot see that",
-            f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation, with '
-            "sandbox.os.seccomp.enabled.",
+            f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation.',
         )
 
 

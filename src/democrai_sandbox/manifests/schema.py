@@ -211,6 +211,8 @@ _ABOUT_LIMITS = MappingProxyType(
     {
         "address_space_mb": "Megabytes of address space, used or not.",
         "cpu_seconds": "Seconds of processor time, over the whole life of the process.",
+        "file_size_mb": "Megabytes of each file that it writes.",
+        "memory_mb": "Megabytes of private, writable memory.",
         "open_files": "Maximum number of open files and sockets.",
         "processes": "Maximum number of processes and threads of the operating-system user.",
         "wall_seconds": "Seconds of real time: of a program or an installation, of each call to a worker.",

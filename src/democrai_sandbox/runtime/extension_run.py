@@ -525,6 +525,9 @@ class _RunHost:
     def observe(self, told: ConnectionReport) -> None:
         """Do nothing, because no packet filter has to permit the connection."""
 
+    def limit_reached(self, label: str, limit: str) -> None:
+        """Do nothing, because the error has the limit."""
+
 
 def _allows(rules: policy.CompiledPolicy, question: AccessQuestion) -> bool:
     """Match like the guard does with declared rules."""

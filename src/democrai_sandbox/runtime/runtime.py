@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -233,6 +234,8 @@ class WorkerHost:
         self._output = output
         self._recorder = recorder
         self._services: dict[str, Callable[..., Any]] = {}
+        self.limits_reached: Counter[tuple[str, str]] = Counter()
+        """Calls that failed because of a limit, by subject and limit."""
 
     def serve(self, services: Mapping[str, Callable[..., Any]]) -> None:
         """Offer services to workers, as for code in this process."""
@@ -262,6 +265,10 @@ class WorkerHost:
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
         """Record a check that a candidate would decide differently for the subject of a worker."""
         self._shadows.saw_in(label, question, allowed=allowed, times=times)
+
+    def limit_reached(self, label: str, limit: str) -> None:
+        """Count a call that failed because of a limit."""
+        self.limits_reached[label, limit] += 1
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Record a denial inside a worker."""
@@ -443,6 +450,11 @@ class Runtime:
             confinement=self.confinement,
             protected=protected,
         )
+
+    @property
+    def limits_reached(self) -> Mapping[tuple[str, str], int]:
+        """Number of calls that failed because of a limit, by subject and limit."""
+        return self._workers.limits_reached
 
     def _open_doors(self) -> None:
         everywhere: dict[str, Any] = {

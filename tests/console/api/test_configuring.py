@@ -139,6 +139,7 @@ def node(tmp_path_factory, model, calculators):
     key = folder / "model.key"
     key.write_text(f"{KEY}\n")
     key.chmod(0o600)
+    (folder / "beside").write_text("open")  # a worker may read only the files beside a key that exist at its start
     models = {
         "default": {"endpoint": f"{model.url}/v1", "model": "small", "api_key_file": str(key)},
         "away": {"endpoint": "http://127.0.0.1:9/v1", "model": "small", "timeout_seconds": 2},
@@ -177,7 +178,6 @@ def test_an_agent_uses_a_configured_model(node, admin, model):
 
 def test_no_module_reads_the_key(node, admin):
     """Not even a module that may read the parent folder."""
-    (node.folder / "beside").write_text("open")
     assert run(admin, "peek", path=str(node.folder / "beside")) == "open"
     assert run(admin, "peek", path=str(node.folder / "model.key"))["code"] == "sandbox_filesystem_denied"
 

@@ -23,7 +23,7 @@ def test_extensions_are_listed_by_kind_with_their_state(admin):
     """Working, broken and uninstalled extensions have different words."""
     page = read(admin, "/extensions")
     assert "/extensions/module/reports" in page.links
-    for words in ("Modules", "Engines", "Extractors", "1 problem", "not installed", "in its own process"):
+    for words in ("Modules", "Engines", "Extractors", "1 problem", "not installed", "in a confined worker"):
         assert words in page.text, words
 
 

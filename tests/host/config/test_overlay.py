@@ -88,7 +88,7 @@ def test_a_variable_for_a_section_replaces_it_and_single_keys_come_over_that(con
         ("SANDBOX__OS__ENABELD", "/sandbox/os/enabeld", "enabled"),
         ("SNADBOX__OS__ENABLED", "/snadbox", "sandbox"),
         ("STATEDIR", "/statedir", "state_dir"),
-        ("SANDBOX__LIMITS__MEMORY", "/sandbox/limits/memory", "address_space_mb"),
+        ("SANDBOX__LIMITS__MEMORY", "/sandbox/limits/memory", "memory_mb"),
         ("SERVER__TRUSTED_PROXY", "/server/trusted_proxy", "trusted_proxies"),
     ],
 )

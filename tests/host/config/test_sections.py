@@ -20,6 +20,7 @@ from democrai_sandbox.host.settings import (
     InstalledSettings,
     ModelSettings,
     ServerSettings,
+    WorkerSettings,
 )
 from democrai_sandbox.kernel import LandlockSettings, OsSettings, SeccompSettings
 from democrai_sandbox.manifests import Limits
@@ -131,8 +132,8 @@ def test_the_table_of_keys_has_all_that_the_settings_have():
     """For a missing key, relative paths, variables and origins would be wrong."""
     renamed = {"database": "/database/url", "key_file": "/database/key_file", "stream_type": "/network/stream/type"}
     renamed |= {"database_wait": "/database/wait_seconds", "database_connections": "/database/connections"}
-    inner = {"server": ServerSettings, "console": ConsoleSettings}
-    own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", "guard", "extensions", *inner}
+    inner = {"server": ServerSettings, "console": ConsoleSettings, "sandbox/worker": WorkerSettings}
+    own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", "guard", "extensions", "worker", *inner}
     expected = {f"/sandbox/limits/{item.name}" for item in fields(Limits)}
     expected |= {f"/{section}/{item.name}" for section, kind in inner.items() for item in fields(kind)}
     expected |= {f"/sandbox/guard/{item.name}" for item in fields(GuardSettings)}

@@ -405,7 +405,9 @@ def nonsense_story(world):
     from democrai_sandbox.runtime.worker.codec import encode
     from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
-    ready = encode(["ready", [["method", "add", {}, False, False], ["method", "all", {}, False, True]], False])
+    ready = encode(
+        ["ready", [["method", "add", {}, False, False, [], ""], ["method", "all", {}, False, True, [], ""]], False]
+    )
     header = struct.Struct("!III")
     nonsense = {
         "bytes": b"\0" * 64,

@@ -239,7 +239,7 @@ flood = {
     "doors": lambda: frame(b'["door",1,"echo",1,[["engine:%s"],null,null,null,[]],[]]') * 100,
     "values": lambda: frame(b'["door",1,"echo",1,[["engine:%s"],null,null,null,[]],[[' + b"[]," * 1000000 + b"0]]]"),
 }[sys.argv[3]]()
-control.sendall(frame(b'["ready",[["method","add",{},false,false]],false]'))
+control.sendall(frame(b'["ready",[["method","add",{},false,false,[],""]],false]'))
 lane.recv(100000)
 try:
     while True:

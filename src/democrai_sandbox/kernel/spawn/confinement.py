@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy import AccessRule, NetworkTarget
 
-_NAMES = ("address_space", "cpu_seconds", "open_files", "processes", "wall_seconds")
+_NAMES = ("address_space", "memory", "cpu_seconds", "file_size", "open_files", "processes", "wall_seconds")
 # Read before a subject could replace them.
-_RLIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+_RLIMITS = (
+    resource.RLIMIT_AS,
+    resource.RLIMIT_DATA,
+    resource.RLIMIT_CPU,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_NPROC,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,12 @@ class ResourceLimits:
     """Limits of a child; None for no limit. Its children are counted separately."""
 
     address_space: int | None = None
-    """Bytes."""
+    """Bytes, used or not."""
+    memory: int | None = None
+    """Bytes of private, writable memory."""
     cpu_seconds: int | None = None
+    file_size: int | None = None
+    """Bytes of each file that it writes."""
     open_files: int | None = None
     """Highest descriptor number, plus one."""
     processes: int | None = None
@@ -57,7 +68,7 @@ class ResourceLimits:
 
     def rlimits(self) -> tuple[tuple[int, int], ...]:
         """Return the limits for the kernel: pairs of a resource number and its limit."""
-        values = (self.address_space, self.cpu_seconds, self.open_files, self.processes)
+        values = [getattr(self, name) for name in _NAMES[:-1]]
         return tuple((number, value) for number, value in zip(_RLIMITS, values, strict=True) if value is not None)
 
 

@@ -53,7 +53,7 @@ _SWEEP_SOON = 0.05
 _SWEEP_LATER = 5.0
 """Seconds between sweeps while children run; orphans of running children are only reaped by a sweep."""
 _SPARE_DESCRIPTORS = 300
-"""Descriptors for one request with its maximum number of descriptors, and for the server."""
+"""Descriptors for one request with its maximum number of descriptors, and for the server; at most half of all."""
 _PER_CHILD = 2
 _READABLE = select.EPOLLIN
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
@@ -219,7 +219,8 @@ class ServerLoop:
         """Children that wait for the helper before their program starts, by report descriptor, with their answer."""
         self._starts = Starts(native, list(inheritance.rulesets))
         self._started = self._refused = 0
-        self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = max(1, (limit - min(_SPARE_DESCRIPTORS, limit // 2)) // _PER_CHILD)
         self._sweep_at: float | None = None
         self._events = select.epoll()
         for descriptor in (self._link, self._watched):

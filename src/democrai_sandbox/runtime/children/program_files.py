@@ -113,7 +113,9 @@ def loader_of(path: str) -> str:
 
 
 def _parts(place: str) -> Iterator[str]:
-    """Yield the folders with the parts of a program of the system."""
+    """Yield the folders with the parts of a program of the system; nothing for other programs."""
+    if not _is_of_system(place):
+        return
     for name in dict.fromkeys((place.rpartition("/")[2], realpath(place).rpartition("/")[2])):
         yield from (folder for folder in (form.format(name) for form in _PART_FOLDERS) if _is_kind(folder, S_ISDIR))
 

@@ -6,8 +6,10 @@ Without a kernel layer nothing is confined, and the runtimes work unchanged.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import asynccontextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +17,7 @@ from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.guard import ObservedEndpoint
 from democrai_sandbox.kernel.egress.allowlist import ObservedConnection
 from democrai_sandbox.manifests.limits import NO_LIMITS
-from democrai_sandbox.policy import rules_from_json
+from democrai_sandbox.policy import Operation, ResourceType, rules_from_json
 from democrai_sandbox.policy.hosts import is_address
 from democrai_sandbox.runtime.children.service import PopenLauncher, unconfined_because
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.manifests import Limits
+    from democrai_sandbox.manifests import Limits, Manifest
     from democrai_sandbox.policy import AccessRule, Subject
     from democrai_sandbox.runtime.children.launch_request import ChildLauncher
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
@@ -79,13 +81,15 @@ class Confinement:
         self._observer: EndpointObserver | None = None
         self._has_landlock = kernel is not None and kernel.abi > 0
         self._following: AllowlistSources | None = None
-        self._temps: list[TemporaryDirectory[str]] = []
+        self._temp: TemporaryDirectory[str] | None = None
         self.unconfined = () if self._confiner else unconfined_because("" if kernel is None else kernel.unconfined)
         """Missing restrictions of all children and workers, with the reason and the fix; empty if they are confined."""
         self.launcher: ChildLauncher = PopenLauncher(self.unconfined)
         """Starter of children."""
         if self._confiner is not None:
-            self.launcher = ConfinedLauncher(self._confiner, self.approvals, owned=owned, limits_of=self.limits_of)
+            self.launcher = ConfinedLauncher(
+                self._confiner, self.approvals, owned=owned, temp_of=self.temp_of, limits_of=self.limits_of
+            )
 
     # ---- allowlist ---------------------------------------------------------------------------------------------------
 
@@ -157,36 +161,53 @@ class Confinement:
 
     def worker(self, extension: RegisteredExtension, spec: WorkerSpec) -> ConfinedWorker:
         """Return the specification and the starter of a subject's worker."""
-        limits = self._settings.limits.stricter(declared_limits(extension.manifest))
+        given = self._settings.limits.stricter(declared_limits(extension.manifest))
+        limits = given.otherwise(self._settings.worker_limits)
         spec = spec._replace(longest_call=limits.wall_seconds, is_observed=self._observer is not None)
         confiner = self._confiner
         if confiner is None:
             return ConfinedWorker(spec, None, None)
         has_egress = self._egress is not None
-        if confiner.needs_temp(spec.protected):
-            # A separate temp folder, which is removed when this process ends.
-            folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
-            self._temps.append(folder)
-            spec = spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
+        temp = str(Path(self._temp_folder(), f"{spec.kind}-{spec.name}"))
+        spec = spec._replace(env=(*spec.env, (_TEMP, temp)), own_write=(*spec.own_write, temp))
         confined = spec._replace(
-            no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=self._has_landlock
+            no_exec=not spec.allow_subprocess,
+            tells_endpoints=has_egress,
+            confined=self._has_landlock,
+            limits=tuple(limits.given()),
         )
 
         def rights() -> object:
             return frozenset(self.approvals.of_worker(spec.kind, spec.name))
 
-        starter = ConfinedStarter(confiner, lambda: self._rights_of(confined, limits))
+        folders = declared_folders(extension.manifest)
+        starter = ConfinedStarter(confiner, lambda: self._rights_of(confined, limits, folders), temp)
         return ConfinedWorker(confined, starter, rights)
 
-    def _rights_of(self, spec: WorkerSpec, limits: Limits) -> ProcessRights:
+    def _temp_folder(self) -> str:
+        """Return the folder for the temp folders of the workers, which is protected like all data and ends with us."""
+        if self._temp is None:
+            folder = Path(self._settings.data_dir, "temp")
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._temp = TemporaryDirectory(dir=folder, prefix=f"{os.getpid()}-", ignore_cleanup_errors=True)
+        return self._temp.name
+
+    def temp_of(self, subject: Subject) -> tuple[str, ...]:
+        """Return the temp folder of a subject's worker, if it has one; its children may use it too."""
+        if self._temp is None:
+            return ()
+        return (str(Path(self._temp.name, f"{subject.kind}-{subject.name}")),)
+
+    def _rights_of(self, spec: WorkerSpec, limits: Limits, folders: tuple[str, ...]) -> ProcessRights:
         read = (*spec.own_read, spec.folder, spec.environment, *spec.code_paths)
         return ProcessRights(
             label=spec.label,
             rules=(*rules_from_json(spec.access), *self.approvals.of_worker(spec.kind, spec.name)),
             read=tuple(dict.fromkeys(filter(None, read))),
             write=spec.own_write,
+            folders=folders,
             protected=spec.protected,
-            own_temp=_TEMP in dict(spec.env),
+            own_temp=True,
             limits=limits,
             wall=False,
         )
@@ -218,6 +239,18 @@ class Confinement:
         finally:
             self._following.installs.end(wanted)
             self._following.changed()
+
+
+def declared_folders(manifest: Manifest | None) -> tuple[str, ...]:
+    """Return the folders that a manifest lets its subject create: those whose entry ends with a slash."""
+    sections = () if manifest is None else manifest.sections.values()
+    rules = (rule for section in sections if section for rule in section.access)
+    return tuple(
+        rule.normalized_target
+        for rule in rules
+        if (rule.resource_type, rule.operation) == (ResourceType.FILESYSTEM, Operation.CREATE)
+        and rule.target.endswith("/")
+    )
 
 
 def _resolved(told: ConnectionReport) -> ObservedConnection:

@@ -11,7 +11,10 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
-from os import O_CLOEXEC, close, geteuid, pipe2  # saved: a subject in this process could replace them
+from os import O_CLOEXEC, close, geteuid, mkdir, pipe2  # saved: a subject in this process could replace them
+from os.path import lexists
+from pathlib import Path
+from shutil import rmtree
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,14 +62,19 @@ def declared_limits(manifest: Manifest | None, *, installing: bool = False) -> L
 
 def resource_limits(limits: Limits, *, wall: bool = True) -> ResourceLimits:
     """Return limits for the kernel. A worker's time limit applies to each call, not to the process."""
-    megabytes = limits.address_space_mb
     return ResourceLimits(
-        address_space=None if megabytes is None else megabytes * _MEGABYTE,
+        address_space=_bytes(limits.address_space_mb),
+        memory=_bytes(limits.memory_mb),
+        file_size=_bytes(limits.file_size_mb),
         cpu_seconds=limits.cpu_seconds,
         open_files=limits.open_files,
         processes=limits.processes,
         wall_seconds=limits.wall_seconds if wall else None,
     )
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * _MEGABYTE
 
 
 _log = logging.getLogger(__name__)
@@ -142,16 +150,11 @@ class Confiner:
         with self._lock:
             return {label: prepared.closed for label, prepared in self._noted.items() if prepared.closed}
 
-    def needs_temp(self, protected: tuple[str, ...]) -> bool:
-        """Return whether a process needs a separate temp folder: the usual one contains files or code of the host."""
-        temp = followed(self._runtime.temp) or self._runtime.temp
-        places = (followed(place) or place for place in (*protected, *self._runtime.read_only))
-        return any(is_at_or_below(place, temp) for place in places)
-
     def prepare(self, rights: ProcessRights | None) -> PreparedConfinement:
         """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
         if rights is None:
             return PreparedConfinement("", Enforcement(None, b"" if self._unfiltered else _host_filter(), (), None, ()))
+        self._make_folders(rights)
         egress = self._egress
         endpoints = None if egress is None else _endpoints(rights)
         enforcement, closed = self._enforcement(rights, packet_filter=endpoints is not None)
@@ -239,6 +242,16 @@ class Confiner:
             limits=resource_limits(rights.limits, wall=rights.wall),
         )
         return self._enforced(confinement, packet_filter=packet_filter), closed
+
+    def _make_folders(self, rights: ProcessRights) -> None:
+        """Create the declared folders that are missing: the kernel cannot allow a path that does not exist."""
+        written = written_places(rights.rules, *rights.write, *rights.written)
+        for path in rights.folders if self._abi else ():
+            above, _, name = path.rpartition("/")
+            parent = None if lexists(path) else followed(above or "/", written)
+            if parent is not None and not any(is_at_or_below(f"{parent}/{name}", place) for place in rights.protected):
+                with suppress(OSError):  # the operation that needs it reports the reason
+                    mkdir(f"{parent}/{name}")  # noqa: PTH102 - saved at import
 
     def unenforced_of(self, label: str, rules: Iterable[AccessRule]) -> tuple[str, ...]:
         """Return the unenforced rules of a subject's latest process; without one, those of a process with its rules."""
@@ -342,9 +355,14 @@ class ConfinedLauncher:
         approvals: Approvals,
         *,
         owned: Callable[[Subject], tuple[str, ...]],
+        temp_of: Callable[[Subject], tuple[str, ...]],
         limits_of: Callable[[RawView], Limits],
     ) -> None:
-        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths."""
+        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths.
+
+        ``temp_of`` returns the temp folder of the subject's worker.
+        """
+        self._temp_of = temp_of
         self._confiner = confiner
         self._approvals = approvals
         self._owned = owned
@@ -359,6 +377,7 @@ class ConfinedLauncher:
         chain = view.allow_chain  # the property creates it anew each time
         rules = tuple(dict.fromkeys(rule for link in chain for rule in link.rules))
         places = [place for link in chain for place in self._owned(link.subject)]
+        temps = dict.fromkeys(place for link in chain for place in self._temp_of(link.subject))
         kind, name = view.actor
         approved = self._approvals.of_caller(view)
         allowed = (*rules, *approved)
@@ -367,7 +386,7 @@ class ConfinedLauncher:
             rules=allowed,
             read=tuple(place for place in places if _is_covered(place, rules, _READING)),
             readable=order.readable,
-            write=tuple(place for place in places if _is_covered(place, rules, _WRITING)),
+            write=(*(place for place in places if _is_covered(place, rules, _WRITING)), *temps),
             execute=(order.program,),
             programs=started_programs(order.program, allowed, rules, self._approvals.programs_of(view)),
             written=tuple(dict.fromkeys(place for link in chain for place in self._approvals.written_by(link.subject))),
@@ -438,10 +457,13 @@ _starts = ThreadPoolExecutor(16, "starts")
 class ConfinedStarter:
     """Starts processes of one subject through the spawn server. Its rights are read at each start."""
 
-    def __init__(self, confiner: Confiner, rights: Callable[[], ProcessRights | None]) -> None:
-        """Take ``rights``, which returns None for a program of the host."""
+    def __init__(self, confiner: Confiner, rights: Callable[[], ProcessRights | None], temp: str = "") -> None:
+        """Take ``rights``, which returns None for a program of the host, and the temp folder of its processes."""
         self._confiner = confiner
         self._rights = rights
+        self._temp = temp
+        self._lock = threading.Lock()
+        self._running = 0
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], cwd: str
@@ -452,7 +474,7 @@ class ConfinedStarter:
         what = ProgramStart(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds), fork=fork)
         # On a thread, because the spawn server may block.
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(_starts, ConfinedProcess, self._confiner, prepared, what)
+        work = loop.run_in_executor(_starts, self._started, prepared, what)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -466,9 +488,35 @@ class ConfinedStarter:
                 work.result().close()
             raise
 
+    def _started(self, prepared: PreparedConfinement, what: ProgramStart) -> ConfinedProcess:
+        try:
+            return ConfinedProcess(self._confiner, prepared, what, self._ended)
+        except BaseException:
+            self._ended()
+            raise
+
+    def _prepare(self, rights: ProcessRights | None) -> PreparedConfinement:
+        """Create the temp folder, which has to exist when the process is confined, and prepare the confinement."""
+        with self._lock:
+            self._running += 1
+            if self._temp:
+                Path(self._temp).mkdir(mode=0o700, exist_ok=True)
+        try:
+            return self._confiner.prepare(rights)
+        except BaseException:
+            self._ended()
+            raise
+
+    def _ended(self) -> None:
+        """Remove the temp folder when no process uses it."""
+        with self._lock:
+            self._running -= 1
+            if self._temp and self._running == 0:
+                rmtree(self._temp, ignore_errors=True)
+
     async def _prepared(self) -> PreparedConfinement:
         """Prepare it on a thread, because the helper may block."""
-        work = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.prepare, self._rights())
+        work = asyncio.get_running_loop().run_in_executor(_starts, self._prepare, self._rights())
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -479,14 +527,18 @@ class ConfinedStarter:
         if not work.cancelled() and work.exception() is None:
             # On a thread, because the helper may block.
             _starts.submit(self._confiner.release, work.result())
+            _starts.submit(self._ended)
 
 
 class ConfinedProcess:
     """A process that the spawn server has started."""
 
-    def __init__(self, confiner: Confiner, prepared: PreparedConfinement, what: ProgramStart) -> None:
-        """Start it with pipes for both outputs."""
+    def __init__(
+        self, confiner: Confiner, prepared: PreparedConfinement, what: ProgramStart, on_end: Callable[[], None]
+    ) -> None:
+        """Start it with pipes for both outputs; ``on_end`` is called on a thread when it has ended."""
         self._confiner = confiner
+        self._on_end = on_end
         self._prepared = prepared
         self._returncode: int | None = None
         self._ending = asyncio.Lock()
@@ -508,8 +560,12 @@ class ConfinedProcess:
                 # On a thread, because the spawn server and the helper may block.
                 loop = asyncio.get_running_loop()
                 self._returncode = await asyncio.shield(loop.run_in_executor(_starts, self._collected))
-                await asyncio.shield(loop.run_in_executor(_starts, self._confiner.release, self._prepared))
+                await asyncio.shield(loop.run_in_executor(_starts, self._release))
         return self._returncode
+
+    def _release(self) -> None:
+        self._confiner.release(self._prepared)
+        self._on_end()
 
     def _collected(self) -> int:
         try:

@@ -43,6 +43,8 @@ class ProcessRights(NamedTuple):
     """Additional folders to read, also below protected paths: its code, its environment."""
     write: tuple[str, ...] = ()
     """Additional folders to write, also below protected paths: its data."""
+    folders: tuple[str, ...] = ()
+    """Declared folders to create if they are missing."""
     readable: tuple[str, ...] = ()
     """Additional paths that were checked for reading, unless they are protected."""
     execute: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +50,17 @@ DEFAULT_ISOLATION = "default"
 """Key of the isolation of all subjects without an entry."""
 
 
+_MEGABYTE = 1024 * 1024
+_LEAST_MEMORY_MB = 1024
+_PART_OF_MEMORY = 4
+
+
+def default_worker_limits() -> Limits:
+    """Return the limits of a worker without others: a quarter of the machine's memory, and some files."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MEGABYTE
+    return Limits(memory_mb=max(memory // _PART_OF_MEMORY, _LEAST_MEMORY_MB), file_size_mb=4096, open_files=4096)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
     """Folders of extensions and of their data, isolation, limits and timeouts."""
@@ -86,6 +98,8 @@ class RuntimeSettings:
 
     limits: Limits = NO_LIMITS
     """Resource limits of each extension process; a lower limit in its manifest takes precedence."""
+    worker_limits: Limits = field(default_factory=default_worker_limits)
+    """Limits of each worker that neither ``limits`` nor its manifest sets."""
 
     def __post_init__(self) -> None:
         """Reject invalid settings, and report all problems together."""

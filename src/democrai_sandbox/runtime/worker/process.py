@@ -70,6 +70,8 @@ class WorkerSpec(NamedTuple):
     pause: float = 30.0
     """Seconds until the next attempt after a worker failed to start three times."""
     largest_frame: int = 64 * 1024 * 1024
+    limits: tuple[tuple[str, int], ...] = ()
+    """Limits that the kernel enforces for the process, by name."""
     longest_call: float | None = None
     """Upper limit of a call's timeout in seconds; None for no limit."""
     no_exec: bool = False
@@ -164,6 +166,10 @@ class WorkerHostServices(Protocol):
 
     def observe(self, told: ConnectionReport) -> None:
         """Permit a connection that the worker is about to open; called on a thread, because it may block."""
+        ...
+
+    def limit_reached(self, label: str, limit: str) -> None:
+        """Count a call that failed because of a limit."""
         ...
 
 

@@ -10,8 +10,8 @@ from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
-from democrai_sandbox.errors.extensions import FrameError, WorkerFailed, WorkerTimeout
+from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied
+from democrai_sandbox.errors.extensions import FrameError, LimitReached, WorkerFailed, WorkerTimeout
 from democrai_sandbox.policy import SandboxError, nearest
 from democrai_sandbox.runtime.calls.invocation import DeadlineTimer
 from democrai_sandbox.runtime.calls.outcome import VALUE, release
@@ -123,6 +123,19 @@ _MOST_SEEN = 5000
 _WINDOW = 10.0
 _DRAIN_SECONDS = 0.05
 """Seconds between two checks whether a replaced process has finished its calls."""
+
+
+_LIMITS = {"[Errno 24]": "open_files", "[Errno 27]": "file_size_mb"}
+"""Limits by the error that reaching them raises: EMFILE, EFBIG."""
+_OF_MEMORY = ("memory_mb", "address_space_mb")
+
+
+def _limit_of(error: ExtensionFailed, limits: Mapping[str, int]) -> str:
+    """Return the name of the limit that an error is about; empty for another error."""
+    if error.kind == "MemoryError":
+        return min((name for name in _OF_MEMORY if name in limits), key=limits.__getitem__, default="")
+    name = _LIMITS.get(error.message[:10], "") if error.kind == "OSError" else ""
+    return name if name in limits else ""
 
 
 class WorkerSession:
@@ -347,6 +360,13 @@ class WorkerSession:
             return outcome[1]  # plain data, because it came over the channel
         try:
             return release(outcome)
+        except ExtensionFailed as error:
+            limits = dict(self._spec.limits)
+            limit = _limit_of(error, limits)
+            if not limit:
+                raise
+            self._host.limit_reached(self._spec.label, limit)
+            raise LimitReached(self._spec.label, limit, limits[limit], error) from None
         except SandboxError:
             raise
         except Exception as error:
