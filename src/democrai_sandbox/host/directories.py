@@ -267,7 +267,7 @@ def _is_held(number: int) -> bool:
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 _TOLD_EVERY = 60.0
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("democrai_sandbox.host.database")
 
 
 def await_database(settings: HostSettings, still_waiting: Callable[[], object] = lambda: None) -> None:
