@@ -23,7 +23,7 @@ from bench.cases import access
 from bench.cases import extensions, nesting, provenance, workers
 
 # isort: split
-from bench.cases import egress, spawning
+from bench.cases import egress, isolation, spawning
 
 # isort: split
 from bench.cases import console
@@ -44,6 +44,7 @@ __all__ = [
     "guards",
     "imports",
     "interpreter",
+    "isolation",
     "nesting",
     "packages",
     "provenance",

@@ -52,7 +52,8 @@ def _modules(bed: Fixture) -> tuple[Any, Any]:
     importer.preload()
     declarations = importer.Declarations()
     sdk_services.install({"declare": declarations.declare})
-    settings = RuntimeSettings(modules_path=str(base / "modules"), data_dir=str(base / "data"))
+    here = {"default": "in_process"}
+    settings = RuntimeSettings(modules_path=str(base / "modules"), data_dir=str(base / "data"), isolation=here)
     modules = ModuleRuntime(settings, discover(settings), declarations)
     modules.load_all(Caller())
     return modules, Caller(user_id="uma", session_key="monday")

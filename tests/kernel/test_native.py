@@ -125,7 +125,7 @@ calls = {
     "set_dumpable": (False,), "set_parent_death_signal": (9,),
     "drop_capabilities": (0,), "probe": ("unshare",), "receive": (0,), "tell": (1, b"x", -1), "hear": (0,),
     "exit_code": (0,), "strangers": (0, {}), "spawn": (b"S", [], [], 0, (10, 1), 0),
-    "fork_worker": (b"S", [], [], 0, (10, 1), 0),
+    "fork_worker": (b"S", [], [], 0, (10, 1), 0), "supervise": (0, []),
 }
 FIELDS = ("NoNewPrivs", "CapBnd", "CapEff", "Seccomp")
 def everything(module):
@@ -203,6 +203,11 @@ BAD_ARGUMENTS = {
     "strangers(0, [])": "TypeError",
     "fork_worker(b'S', [], [], 0, (10, 1), 0)": "ValueError",
     "fork_worker(b'S', [-1], [], 0, (10, 1), 0)": "ValueError",
+    "supervise(-1, [])": "EBADF",
+    "supervise(0, ())": "TypeError",
+    "supervise(0, [0])": "TypeError",
+    "supervise(0, [('text', 1, 1)])": "TypeError",
+    "supervise(0, [(b'/', 1)])": "TypeError",
     "spawn(b'S', [], [], 0, (10, 1), 0)": "ValueError",
     "spawn(bytearray(b'S'), [], [], 0, (10, 1), 0)": "TypeError",
     "spawn(b'S', [-1], [], 0, (10, 1), 0)": "ValueError",

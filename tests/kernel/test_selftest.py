@@ -62,6 +62,7 @@ def test_every_act_goes_through_where_nothing_holds_it(tmp_path):
         assert acts.outcome_of(os.kill, os.getpid(), 0) == acts.THROUGH
         assert acts.in_a_fork(acts.execute, ground.program) == acts.THROUGH
         assert acts.outcome_of(acts.attributes, ground.file) == acts.THROUGH
+        assert acts.outcome_of(acts.metadata, ground.file) == acts.THROUGH
         assert acts.outcome_of(acts.netlink) == acts.outcome_of(acts.join_group) == acts.THROUGH
         assert acts.outcome_of(acts.read, f"/proc/{os.getpid()}/net/unix") == acts.THROUGH
         assert sorted(os.listdir(ground.folder)) == ["file", "program", "socket"]
@@ -132,7 +133,7 @@ def test_all_acts_are_stopped_under_landlock_and_seccomp(tmp_path):
     assert {name: child[name] for name in by_landlock} == dict.fromkeys(by_landlock, "stopped by EACCES")
     assert {child[name] for name in ("ptrace", "setuid", "chroot")} == {"killed by SIGSYS"}
     assert {child[name] for name in ("unshare", "packet socket", "unix socket", "udp v4")} == {"stopped by EPERM"}
-    assert {child[name] for name in ("message queue", "netlink", "multicast group")} == {"stopped by EPERM"}
+    assert {child[name] for name in ("message queue", "metadata", "netlink", "multicast group")} == {"stopped by EPERM"}
     assert child["attributes"] == "stopped by ENOTSUP" and child["memory program"] == "stopped by EACCES"
     assert child["watch for changes"] == "stopped by ENOSYS"
     assert child["tcp v4"] == "stopped by EPERM" and child["io_uring"] == "stopped by ENOSYS"

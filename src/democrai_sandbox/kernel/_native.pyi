@@ -19,8 +19,23 @@ def hear(lifeline: int, /) -> int: ...
 def exit_code(pidfd: int, /) -> int | None: ...
 def strangers(file: int, known: dict[int, object], /) -> list[int]: ...
 def spawn(
-    body: bytes, files: list[int], rulesets: list[int], null: int, mark: tuple[int, int], ignored: int, /
+    body: bytes,
+    files: list[int],
+    rulesets: list[int],
+    null: int,
+    mark: tuple[int, int],
+    ignored: int,
+    supervisor: int = -1,
+    /,
 ) -> tuple[int, ...]: ...
 def fork_worker(
-    body: bytes, files: list[int], rulesets: list[int], null: int, mark: tuple[int, int], report: int, /
+    body: bytes,
+    files: list[int],
+    rulesets: list[int],
+    null: int,
+    mark: tuple[int, int],
+    report: int,
+    supervisor: int = -1,
+    /,
 ) -> tuple[list[str], list[str]] | None: ...
+def supervise(socket: int, roots: list[tuple[bytes, int, int]], /) -> None: ...

@@ -319,6 +319,8 @@ _BY_FILTER = (
     *("ptrace", "setuid", "chroot", "unshare", "io_uring", "packet socket", "unix socket"),
     *("message queue", "memory program", "watch for changes", "attributes", "netlink", _GROUP),
 )
+_METADATA = "metadata"
+"""Refused by the filter where Landlock restricts files."""
 _NETWORK = tuple(f"{protocol} {name}" for name, _, _ in FAMILIES for protocol in ("tcp", "udp"))
 _SECONDS = 60
 _LONGEST_ANSWER = 64 * 1024
@@ -361,10 +363,12 @@ def _without_rules(abi: int, *, has_cgroup: bool, unfiltered: str) -> _Trial:
     enforced = _enforcement(_confinement(), abi, packet_filter=has_cgroup, unfiltered=unfiltered)
     filtered = bool(enforced.filter)
     stopped = set(_BY_LANDLOCK if abi else ()) | set(_BY_FILTER if filtered else ())
+    if abi and filtered:
+        stopped.add(_METADATA)
     for act in _NETWORK:
         if filtered or has_cgroup or (act.startswith("tcp") and abi >= _TCP_SINCE):
             stopped.add(act)
-    return _Trial(CHILD, SPAWN_SERVER, enforced, (*_BY_LANDLOCK, *_BY_FILTER, *_NETWORK), frozenset(stopped))
+    return _Trial(CHILD, SPAWN_SERVER, enforced, (*_BY_LANDLOCK, *_BY_FILTER, _METADATA, *_NETWORK), frozenset(stopped))
 
 
 def _without_targets(abi: int) -> _Trial:

@@ -106,6 +106,11 @@ def attributes(path: str) -> None:
     os.listxattr(path)
 
 
+def metadata(path: str) -> None:
+    """Set the mode of a file to what it is."""
+    os.chmod(path, os.stat(path).st_mode & 0o777)  # noqa: PTH101, PTH116 - this is the start of a small process
+
+
 def probe(native: ModuleType, name: str) -> str | None:
     """Make a system call with invalid arguments."""
     call = getattr(native, "probe", None)
@@ -162,6 +167,7 @@ def main() -> int:
         "memory program": (probe, native, "memfd_create"),
         "watch for changes": (probe, native, "inotify_init1"),
         "attributes": (attributes, plan["file"]),
+        "metadata": (metadata, plan["file"]),
         "netlink": (netlink,),
         "multicast group": (join_group,),
         # The path of this process: the fork that runs the operation cannot read its own folder in /proc.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
 from democrai_sandbox.runtime import sdk_services
@@ -38,10 +37,7 @@ def call_blocking(
 ) -> Any:
     """Call a method from a synchronous function, and wait for the result."""
     result = sdk_services.call("engines.call", [kind, name, method], params or {}, timeout)
-    if asyncio.isfuture(result):
-        result.cancel()
-        raise RuntimeError("an event loop is running here: await sdk.engines.call(...) instead")
-    return result
+    return sdk_services.now(result, "await sdk.engines.call(...)")
 
 
 async def stream(

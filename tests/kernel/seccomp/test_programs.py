@@ -12,20 +12,28 @@ from hypothesis import strategies as st
 
 from democrai_sandbox.errors import KernelUnsupported
 from democrai_sandbox.kernel.seccomp import filters, syscalls
-from democrai_sandbox.kernel.seccomp.filters import APPLICATION, NO_EXEC, Inet, Profile, child_profile, program
+from democrai_sandbox.kernel.seccomp.filters import (
+    APPLICATION,
+    NO_EXEC,
+    Inet,
+    Metadata,
+    Profile,
+    child_profile,
+    program,
+)
 from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture
 from tests.kernel.seccomp.interpreter import decoded, run_steps
-from tests.kernel.seccomp.test_syscalls import ATTRIBUTES, KILLED, NOT_THERE, REFUSED, REFUSED_TO_CHILDREN
+from tests.kernel.seccomp.test_syscalls import ATTRIBUTES, KILLED, METADATA, NOT_THERE, REFUSED, REFUSED_TO_CHILDREN
 from tests.services.rows import rows
 
 X86, ARM = Architecture.X86_64, Architecture.AARCH64
 AUDIT = {X86: 0xC000003E, ARM: 0xC00000B7}
-ALLOWED, KILL = 0x7FFF0000, 0x80000000
+ALLOWED, KILL, SUPERVISED = 0x7FFF0000, 0x80000000, 0x7FC00000
 EPERM, ENOSYS, ENOTSUP = (0x00050000 | number for number in (errno.EPERM, errno.ENOSYS, errno.ENOTSUP))
 CHILDREN = [
     child_profile(inet=inet, unix=unix, fastopen=fastopen)
     for inet, unix, fastopen in product(Inet, (True, False), (True, False))
-] + [child_profile(multicast=True)]
+] + [child_profile(multicast=True), *(child_profile(metadata=metadata) for metadata in list(Metadata)[1:])]
 APPLICATIONS = [APPLICATION, Profile(fastopen=False), Profile(inet=Inet.NO_DATAGRAM), Profile(inet=Inet.NONE)]
 PROFILES = [*APPLICATIONS, *CHILDREN, Profile(child=True)]
 
@@ -34,7 +42,11 @@ def described(profile: Profile) -> str:
     kind = "second" if profile.only_exec else "child" if profile.child else "application"
     kind += "-exec" if profile.allow_exec else ""
     return f"{kind}-{profile.inet}{'' if profile.unix else '-no_unix'}{'' if profile.fastopen else '-no_fastopen'}" + (
-        "-multicast" if profile.multicast else ""
+        "-multicast"
+        if profile.multicast
+        else ""
+        if profile.metadata is Metadata.ALL
+        else f"-metadata_{profile.metadata}"
     )
 
 
@@ -63,6 +75,7 @@ HARMLESS = {
     "ioctl": (0, 0x5401),
     "fcntl": (0, 1),
     "memfd_create": (0, 8),
+    "seccomp": (1, 0),
     "setsockopt": (0, 1, 2),
     "socket": (1, 1, 0),
     "socketpair": (1, 1, 0),
@@ -87,6 +100,8 @@ def promised(profile: Profile, arch: Architecture, number: int) -> int:
         return EPERM
     if name in ATTRIBUTES and profile.child:
         return ENOTSUP
+    if name in METADATA and profile.child:
+        return {Metadata.ALL: ALLOWED, Metadata.REFUSED: EPERM, Metadata.SUPERVISED: SUPERVISED}[profile.metadata]
     if number > 470 or (profile.child and name is None and number not in LISTED[arch]):
         return ENOSYS
     return KILL if name in KILLED else EPERM if name in REFUSED else ENOSYS if name in NOT_THERE else ALLOWED
@@ -275,6 +290,14 @@ def test_a_child_makes_no_memory_file_that_can_be_executed(arch, flags):
         refused = profile.child and not flags & 8
         expected = 0x00050000 | errno.EACCES if refused else ALLOWED
         assert answered(profile, arch, "memfd_create", (0x1000, flags)) == expected, profile
+
+
+@given(arch=any_arch, flags=_noisy(st.one_of(st.integers(0, 63), _word)))
+def test_a_child_installs_no_filter_with_a_listener(arch, flags):
+    """Its answer would replace that of our filter."""
+    for profile in PROFILES:
+        expected = EPERM if profile.child and flags & 8 else ALLOWED
+        assert answered(profile, arch, "seccomp", (1, flags, 0x1000)) == expected, profile
 
 
 def joins(level: int, option: int) -> bool:

@@ -47,6 +47,10 @@ ATTRIBUTES = {
     *(f"{how}{act}xattr" for how in ("", "l", "f") for act in ("set", "get", "list", "remove")),
     *("setxattrat", "getxattrat", "listxattrat", "removexattrat"),
 }
+METADATA = {
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat"),
+    *("utime", "utimes", "futimesat", "utimensat"),
+}
 
 
 @rows(
@@ -56,8 +60,9 @@ ATTRIBUTES = {
         (Action.ENOSYS, NOT_THERE),
         (Action.EPERM, REFUSED | REFUSED_TO_CHILDREN),
         (Action.ENOTSUP, ATTRIBUTES),
+        (Action.SUPERVISE, METADATA),
     ],
-    ids=["killed", "not there", "refused", "not supported"],
+    ids=["killed", "not there", "refused", "not supported", "supervised"],
 )
 def test_each_call_meets_the_action_that_was_promised_for_it(action, names):
     assert {row.name for row in TABLE if row.action is action} == names

@@ -141,6 +141,29 @@ def test_what_lies_beneath_a_writable_path_gets_no_rule_of_its_own():
     }
 
 
+def test_metadata_changes_below_modify_rules_and_own_folders():
+    rules = [("filesystem", operation, f"/{operation}") for operation in ("read", "create", "modify", "delete")]
+    found = _of(*rules, own_read=("/code",), own_write=("/data",), temp="/tmp/x")
+    assert found.paths_metadata == ("/data", "/tmp/x", "/modify")
+    assert confinement.plan(found, 7).metadata == ("/data", "/tmp/x", "/modify")
+
+
+@rows(
+    ("rules", "abi", "metadata"),
+    [
+        ([], 7, filters.Metadata.REFUSED),
+        ([("filesystem", "create", "/c")], 7, filters.Metadata.REFUSED),
+        ([("filesystem", "modify", "/m")], 7, filters.Metadata.SUPERVISED),
+        ([("filesystem", "modify", "/m")], 1, filters.Metadata.SUPERVISED),
+        ([], 0, filters.Metadata.ALL),
+        ([("filesystem", "modify", "/m")], 0, filters.Metadata.ALL),
+    ],
+)
+def test_metadata_is_restricted_where_landlock_restricts_files(rules, abi, metadata):
+    profile = filters.child_profile(inet=filters.Inet.NONE, unix=False, fastopen=abi < 4, metadata=metadata)
+    assert enforcement_of(_of(*rules), abi).filter == filters.program(profile)
+
+
 @rows("abi", range(8))
 def test_a_plan_holds_nothing_that_its_abi_does_not_know(abi):
     found = _of(("network", "connect", "a.example:1"), ("filesystem", "modify", "/m"), runtime_execute=("/usr",))
@@ -157,15 +180,16 @@ def test_a_plan_holds_nothing_that_its_abi_does_not_know(abi):
     assert all(isinstance(number, int) and type(number) is int for number in (plan.fs, plan.net, plan.scoped))
 
 
-def _filter(inet, *, unix=False, fastopen=True):
-    return filters.program(filters.child_profile(inet=inet, unix=unix, fastopen=fastopen))
+def _filter(inet, *, unix=False, fastopen=True, abi=7):
+    metadata = filters.Metadata.REFUSED if abi else filters.Metadata.ALL
+    return filters.program(filters.child_profile(inet=inet, unix=unix, fastopen=fastopen, metadata=metadata))
 
 
 @rows("abi", [0, 3, 4, 7])
 def test_without_network_rules_no_sockets_for_it_are_made(abi):
     network = _of(("network", "connect", "a.example:1"))
-    assert enforcement_of(_of(), abi).filter == _filter(filters.Inet.NONE, fastopen=abi < 4)
-    assert enforcement_of(network, abi).filter == _filter(filters.Inet.ALL, fastopen=abi < 4)
+    assert enforcement_of(_of(), abi).filter == _filter(filters.Inet.NONE, fastopen=abi < 4, abi=abi)
+    assert enforcement_of(network, abi).filter == _filter(filters.Inet.ALL, fastopen=abi < 4, abi=abi)
 
 
 def test_sending_may_connect_only_where_something_else_sees_it():

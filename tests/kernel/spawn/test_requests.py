@@ -55,8 +55,8 @@ def _body(**changes):
     return protocol.packed_order(_GOOD._replace(**changes))
 
 
-def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0):
-    return LandlockPlan(fs, net, scoped, paths, ports, own_proc)
+def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0, metadata=()):
+    return LandlockPlan(fs, net, scoped, paths, ports, own_proc, metadata=metadata)
 
 
 def _numbers(**changes):
@@ -299,7 +299,7 @@ def test_an_order_with_bytes_changed_is_either_read_or_refused(data):
     """The program does not exist, so a valid order fails at its last step."""
     order_ = _GOOD._replace(
         program="/nonexistent/for-sure/program",
-        plan=_plan(paths=[("/usr", 1), ("/etc", 5)], ports=[(1, 2)]),
+        plan=_plan(paths=[("/usr", 1), ("/etc", 5)], ports=[(1, 2)], metadata=["/tmp"]),
         limits=[(7, 900)],
         pass_fds=[(0, 4)],
         env=["A=1"],
@@ -325,9 +325,12 @@ _path = _text.map(lambda value: b"/" + value)
     st.lists(st.tuples(st.integers(0, 15), st.integers(0, 1 << 60)), max_size=3),
     st.none() | st.integers(1, 10**6),
     st.booleans(),
+    st.lists(_path.map(os.fsdecode), max_size=3).map(tuple),
 )
-def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall, fork):
-    plan = None if paths is None else _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4)
+def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall, fork, metadata):
+    plan = None
+    if paths is not None:
+        plan = _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4, metadata=metadata)
     fields = {"plan": plan, "limits": limits, "wall_seconds": wall, "fork": fork}
     order_ = _GOOD._replace(**fields, env=["A=1", "B=2"], filter=bytes(16))
     assert protocol.read_front(protocol.packed_order(order_)) == (wall, plan, fork)

@@ -32,7 +32,8 @@ class Lab:
         database = self.parts["database"](house.state)
         database = AccessSettings(database=database, key_file=f"{house.state}/keys", poll_seconds=0.1)
         places = {f"{kind}s_path": folder for kind, folder in house.folders.items()}
-        given = RuntimeSettings(data_dir=os.path.join(house.base, "data"), call_timeout=20.0, **places, **settings)
+        settings = {"call_timeout": 20.0, **settings}
+        given = RuntimeSettings(data_dir=os.path.join(house.base, "data"), **places, **settings)
 
         async def serve():
             async with house.runtime:

@@ -63,6 +63,35 @@ def test_a_forked_worker_is_in_the_same_state_as_a_started_one(case):
     assert found[0][0] == found[1][0]
 
 
+SMALL = """
+from democrai_sandbox import sdk
+
+@sdk.action("pid")
+def pid():
+    import os
+    return os.getpid()
+"""
+
+
+def memory(world):
+    """Return the private megabytes of a worker after its first call."""
+    lab = world.load(LAB)["Lab"](world)
+    lab.house.extension("demo", SMALL)
+
+    async def story():
+        pid = await lab.action("demo", "pid")
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            sizes = [line.split() for line in file if line.startswith("Private_")]
+        return sum(int(size) for _, size, _ in sizes) / 1024
+
+    return lab.serve(story, isolation={"module:demo": "process"})
+
+
+def test_a_worker_has_little_memory_of_its_own(case):
+    """At most 8 MB before the imports of its module; the rest is shared with the template."""
+    assert 1 < case.run(memory) <= 8
+
+
 def contents(world):
     """Return facts about the template, and about two workers."""
     os.environ["HOST_SECRET"] = world.args[0]

@@ -168,7 +168,7 @@ def test_the_doors_to_engines(workshop):
     assert "'engine'" in told["wrong"]["kind"]["text"]
     sentence("few", told["wrong"]["few"]["text"])
     assert told["blocking"] == 42
-    assert told["misused"]["error"] == "ExtensionFailed"
+    assert told["misused"]["error"] == "GuardUsageError"
     assert "sdk.engines.call" in told["misused"]["text"]
     assert told["own loop"] == 8
     assert told["object"]["error"] == "InvalidInputError"

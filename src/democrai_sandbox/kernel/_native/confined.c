@@ -69,6 +69,15 @@ static int open_own_proc(Order *order)
     return kernel_open_own_proc(order->rulesets[order->ruleset_count - 1], order->own_proc, order->whole_proc);
 }
 
+static int move_one(int *fd, int spare)
+{
+    if (*fd >= 0) {
+        *fd = fcntl(*fd, F_DUPFD_CLOEXEC, spare);
+        return *fd < 0 ? -errno : 0;
+    }
+    return 0;
+}
+
 /* The target number of one descriptor may be in use by another, so all are moved first. */
 static int move_aside(Order *order, int spare)
 {
@@ -84,11 +93,8 @@ static int move_aside(Order *order, int spare)
             return -errno;
         }
     }
-    if (order->report >= 0) {
-        order->report = fcntl(order->report, F_DUPFD_CLOEXEC, spare);
-        return order->report < 0 ? -errno : 0;
-    }
-    return 0;
+    int failed = move_one(&order->report, spare);
+    return failed == 0 ? move_one(&order->supervisor, spare) : failed;
 }
 
 static int close_all_on_exec(void)
@@ -124,15 +130,20 @@ static int place_descriptors(Order *order)
     return failed;
 }
 
+static int lowest(int known, int fd, unsigned first)
+{
+    return fd >= (int)first && (known < 0 || fd < known) ? fd : known;
+}
+
 /* A fork has no execve that closes the other descriptors. */
 static int close_others(Order *order)
 {
     unsigned first = 0;
     while (true) {
-        int next = order->report >= (int)first ? order->report : -1; /* the lowest descriptor to keep from first on */
+        int next = lowest(-1, order->report, first); /* the lowest descriptor to keep from first on */
+        next = lowest(next, order->supervisor, first);
         for (Py_ssize_t i = 0; i < order->fd_count; i++) {
-            int target = order->fds[i].target;
-            next = target >= (int)first && (next < 0 || target < next) ? target : next;
+            next = lowest(next, order->fds[i].target, first);
         }
         unsigned last = next < 0 ? ~0U : (unsigned)next - 1;
         if (next != (int)first && syscall(CLOSE_RANGE, first, last, 0) < 0) {
@@ -213,7 +224,13 @@ static int apply_rulesets(Order *order)
 
 static int apply_filter(Order *order)
 {
-    long result = order->filter_size ? kernel_filter(order->filter, (size_t)order->filter_size, 0) : 0;
+    size_t size = (size_t)order->filter_size;
+    if (order->supervisor >= 0) {
+        int failed = size ? kernel_supervised_filter(order->filter, size, order->supervisor) : 0;
+        close(order->supervisor);
+        return failed;
+    }
+    long result = size ? kernel_filter(order->filter, size, 0) : 0;
     return result > 0 ? -ESRCH : (int)result;
 }
 

@@ -77,14 +77,14 @@ static PyObject *fork_and_confine(Order *order)
 
 PyObject *native_fork_worker(PyObject *module, PyObject *args)
 {
-    Order order = {.cgroup = -1, .report = -1};
+    Order order = {.cgroup = -1, .report = -1, .supervisor = -1};
     PyObject *body, *files, *rulesets, *result = NULL;
     int null, numbers[MOST_FILES], layers[MOST_RULESETS];
     Limit mark;
     uint64_t most;
     if (native_announce("fork_worker") < 0 ||
-        !PyArg_ParseTuple(args, "SO!O!i(iO&)i:fork_worker", &body, &PyList_Type, &files, &PyList_Type, &rulesets, &null,
-                          &mark.resource, native_bits, &most, &order.report)) {
+        !PyArg_ParseTuple(args, "SO!O!i(iO&)i|i:fork_worker", &body, &PyList_Type, &files, &PyList_Type, &rulesets, &null,
+                          &mark.resource, native_bits, &most, &order.report, &order.supervisor)) {
         return NULL;
     }
     mark.most = (rlim_t)most;

@@ -58,6 +58,8 @@ static PyMethodDef methods[] = {
     {"spawn", native_spawn, METH_VARARGS, "Start a confined program; return its pid and pidfd."},
     {"fork_worker", native_fork_worker, METH_VARARGS,
      "Fork a confined worker; return None here, and its arguments and environment in the worker."},
+    {"supervise", native_supervise, METH_VARARGS,
+     "Make the supervised calls of a child below its roots; its listener arrives on the socket."},
     {NULL},
 };
 

@@ -23,6 +23,8 @@ int kernel_add_path(int ruleset, int fd, uint64_t access);
 /* Allows the calling process's folder in /proc; its network tables only if whole is set. */
 int kernel_open_own_proc(int ruleset, uint64_t access, bool whole);
 long kernel_filter(const void *program, size_t size, unsigned flags); /* seccomp; no_new_privs first; > 0: a thread */
+/* Installs a filter with a listener, and sends that to the supervisor; without one, supervised calls fail. */
+int kernel_supervised_filter(const void *program, size_t size, int supervisor);
 int kernel_keep_capabilities(uint64_t keep);
 int kernel_parent_death_signal(int number);
 
@@ -61,9 +63,11 @@ PyObject *native_hear(PyObject *module, PyObject *lifeline);
 PyObject *native_exit_code(PyObject *module, PyObject *pidfd);
 PyObject *native_strangers(PyObject *module, PyObject *args);
 
-/* spawn.c: spawn(body, files, rulesets, null, mark, ignored) */
+/* spawn.c: spawn(body, files, rulesets, null, mark, ignored, supervisor) */
 PyObject *native_spawn(PyObject *module, PyObject *args);
-/* fork.c: fork_worker(body, files, rulesets, null, mark, report) */
+/* fork.c: fork_worker(body, files, rulesets, null, mark, report, supervisor) */
 PyObject *native_fork_worker(PyObject *module, PyObject *args);
+
+PyObject *native_supervise(PyObject *module, PyObject *args);
 
 #endif

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { HEAD = 9, WIDTH = 8, MOST_PASSED = 253, HIGHEST_RESOURCE = 15, FIRST_TARGET = 3, HIGHEST_TARGET = 1 << 20 };
-enum { ARGV, ENV, PATHS, PORTS, LIMITS, PASS_FDS, COUNTS };
+enum { ARGV, ENV, PATHS, PORTS, LIMITS, PASS_FDS, METADATA, COUNTS };
 enum { STREAMS = COUNTS, CGROUP = STREAMS + 3, VALUES };
 enum { UMASK = VALUES, CAPS, WALL, FORK, HAS_PLAN, FS, NET, SCOPED, OWN_PROC, EXACT, WHOLE_PROC, FIXED };
 
@@ -90,7 +90,7 @@ static const char *check_fixed(const Body *body)
     return NULL;
 }
 
-/* Program, folder, arguments, environment; then the paths of the plan, which Python code parses. */
+/* Program, folder, arguments, environment; then the paths of the plan and those with metadata, which Python code parses. */
 static const char *take_texts(const Body *body, Order *order)
 {
     size_t argc = (size_t)number(body, ARGV), envc = (size_t)number(body, ENV), found = 0;
@@ -109,7 +109,7 @@ static const char *take_texts(const Body *body, Order *order)
             order->env[found - 2 - argc] = (char *)text;
         }
     }
-    if (found != 2 + argc + envc + (size_t)number(body, PATHS)) {
+    if (found != 2 + argc + envc + (size_t)number(body, PATHS) + (size_t)number(body, METADATA)) {
         return "the counts do not match the content";
     }
     return *order->program == '/' && *order->cwd == '/' ? NULL : "program and folder: expected an absolute path";

@@ -4,9 +4,13 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+enum { WAIT_KILLABLE = 1 << 5 }; /* headers may be older than the kernel */
 
 _Static_assert(sizeof(struct sock_filter) == FILTER_INSTRUCTION, "a filter instruction has eight bytes");
 
@@ -25,6 +29,35 @@ long kernel_filter(const void *program, size_t size, unsigned flags)
     struct sock_fprog filter = {.len = (unsigned short)count, .filter = (struct sock_filter *)program};
     long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter);
     return result < 0 ? -errno : result;
+}
+
+static void send_descriptor(int link, int fd)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control = {.aligned = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    char byte = 0;
+    struct iovec place = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &place, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    memcpy(CMSG_DATA(&control.aligned), &fd, sizeof fd);
+    sendmsg(link, &message, MSG_NOSIGNAL | MSG_DONTWAIT); /* if it fails, the calls fail */
+}
+
+/* A process below a listener of another program, such as a container manager, cannot have a second one; without one,
+ * the calls fail. The listener is closed here in any case, because it could let calls through. */
+int kernel_supervised_filter(const void *program, size_t size, int supervisor)
+{
+    long listener = kernel_filter(program, size, SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE);
+    if (listener == -EINVAL) {
+        listener = kernel_filter(program, size, SECCOMP_FILTER_FLAG_NEW_LISTENER); /* before Linux 5.19 */
+    }
+    if (listener < 0) {
+        return (int)kernel_filter(program, size, 0);
+    }
+    send_descriptor(supervisor, (int)listener);
+    return close((int)listener) < 0 ? -errno : 0;
 }
 
 PyObject *native_seccomp_install(PyObject *module, PyObject *args)

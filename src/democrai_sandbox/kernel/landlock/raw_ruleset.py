@@ -47,6 +47,25 @@ def build(  # noqa: PLR0917 - the spawn server passes the fields of a request in
     return ruleset, missing
 
 
+def identified(paths: Iterable[str]) -> list[tuple[bytes, int, int]]:
+    """Return each existing path with the device and inode of its file; skip paths with links."""
+    found = []
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
+            continue
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}") == path:  # noqa: PTH115 - small is quick
+                status = os.fstat(descriptor)
+                found.append((os.fsencode(path), status.st_dev, status.st_ino))
+        finally:
+            os.close(descriptor)
+    return found
+
+
 def _add_path(native: Any, ruleset: int, path: str, mask: int, *, exact: bool) -> bool:
     """Add a rule for the target of the path, following symlinks; return whether it exists."""
     try:

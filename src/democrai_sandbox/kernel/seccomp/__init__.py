@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .filters import APPLICATION, NO_EXEC, Inet, Profile, child_profile, program
+from .filters import APPLICATION, NO_EXEC, Inet, Metadata, Profile, child_profile, program
 from .process_filter import apply, now, support
 from .syscalls import Architecture, this_architecture
 
@@ -11,6 +11,7 @@ __all__ = [
     "NO_EXEC",
     "Architecture",
     "Inet",
+    "Metadata",
     "Profile",
     "apply",
     "child_profile",

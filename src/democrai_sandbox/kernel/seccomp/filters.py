@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -158,6 +158,8 @@ INTERFACES = ((0x8910, 0x8A00), (0x8B00, 0x8C00))
 F_SETLEASE, F_NOTIFY, F_NEWER = 1024, 1026, 1039
 """Leases, change notifications, and the first command that was not reviewed (delegations are among these)."""
 MFD_NOEXEC_SEAL = 8
+NEW_LISTENER = 8
+"""SECCOMP_FILTER_FLAG_NEW_LISTENER."""
 MEMBERSHIPS = {0: ((35, 49),), 41: ((20, 22), (27, 29), (42, 49))}
 """Ranges of options for joining and leaving multicast groups, by level: IP and IPv6."""
 
@@ -182,6 +184,15 @@ class Inet(StrEnum):
     NO_DATAGRAM = "no_datagram"
     """TCP only: only the packet filter can stop a datagram by its target."""
     NONE = "none"
+
+
+class Metadata(StrEnum):
+    """Changes of mode, owner and times of files that a child may make; Landlock does not restrict them."""
+
+    ALL = "all"
+    REFUSED = "refused"
+    SUPERVISED = "supervised"
+    """Those that the supervisor makes for it; without a supervisor, none."""
 
 
 def inspect_clone(code: Assembler) -> None:
@@ -257,6 +268,12 @@ def inspect_memfd_create(code: Assembler) -> None:
     code.load(argument(1))
     code.if_any_bit(MFD_NOEXEC_SEAL, ALLOW)
     code.give(RET_ERRNO | errno.EACCES)
+
+
+def inspect_seccomp(code: Assembler) -> None:
+    """Refuse filters with a listener, which comes before ours and could let a process make a supervised call."""
+    code.load(argument(1))
+    code.if_any_bit(NEW_LISTENER, REFUSE, ALLOW)
 
 
 def inspect_setsockopt(code: Assembler) -> None:
@@ -352,18 +369,37 @@ def inspect_socketpair(code: Assembler, *, unix: bool) -> None:
 
 RET_ALLOW = 0x7FFF0000
 RET_KILL_PROCESS = 0x80000000
+RET_USER_NOTIF = 0x7FC00000
+"""Return value that hands a call to the listener of the filter; without one, the call fails with ENOSYS."""
 
 ANSWERS = {
     Action.KILL: RET_KILL_PROCESS,
     Action.EPERM: RET_ERRNO | errno.EPERM,
     Action.ENOSYS: RET_ERRNO | errno.ENOSYS,
     Action.ENOTSUP: RET_ERRNO | errno.ENOTSUP,
+    Action.SUPERVISE: RET_USER_NOTIF,
 }
 """Return values of actions that do not depend on arguments."""
 
+METADATA_ANSWERS = {
+    Metadata.ALL: RET_ALLOW,
+    Metadata.REFUSED: ANSWERS[Action.EPERM],
+    Metadata.SUPERVISED: ANSWERS[Action.SUPERVISE],
+}
+"""Return values of calls that change metadata."""
+
 ITSELF = "itself"
 _OF_CHILDREN = frozenset(
-    {Group.IPC, Group.SCHEDULING, Group.ATTRIBUTES, Group.LEASES, Group.MEMORY_FILES, Group.GROUPS}
+    {
+        Group.IPC,
+        Group.SCHEDULING,
+        Group.ATTRIBUTES,
+        Group.LEASES,
+        Group.MEMORY_FILES,
+        Group.GROUPS,
+        Group.METADATA,
+        Group.LISTENERS,
+    }
 )
 """Restrictions that apply to children only."""
 _OF_A_PROCESS = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
@@ -396,6 +432,8 @@ class Profile:
     port rules restricts the egress: they do not check it, the packet filter does."""
     multicast: bool = False
     """Permit a child to join multicast groups."""
+    metadata: Metadata = Metadata.ALL
+    """Changes of the metadata of files that a child may make."""
 
 
 APPLICATION = Profile()
@@ -405,10 +443,23 @@ NO_EXEC = Profile(only_exec=True)
 
 
 def child_profile(
-    *, inet: Inet = Inet.ALL, unix: bool = True, fastopen: bool = True, multicast: bool = False
+    *,
+    inet: Inet = Inet.ALL,
+    unix: bool = True,
+    fastopen: bool = True,
+    multicast: bool = False,
+    metadata: Metadata = Metadata.ALL,
 ) -> Profile:
     """Return the profile of a confined child, which must be able to execute its program."""
-    return Profile(allow_exec=True, child=True, inet=inet, unix=unix, fastopen=fastopen, multicast=multicast)
+    return Profile(
+        allow_exec=True,
+        child=True,
+        inet=inet,
+        unix=unix,
+        fastopen=fastopen,
+        multicast=multicast,
+        metadata=metadata,
+    )
 
 
 def rows(profile: Profile, arch: Architecture) -> tuple[syscalls.Syscall, ...]:
@@ -433,7 +484,18 @@ def program(profile: Profile, arch: Architecture | None = None) -> bytes:
     arch = arch or this_architecture()
     if arch is None:
         raise KernelUnsupported("the system calls of this architecture are not supported", fix=FIX_ARCHITECTURE)
-    return _assembled(profile, arch)
+    return _with_metadata(_assembled(replace(profile, metadata=Metadata.SUPERVISED), arch), profile.metadata)
+
+
+def _with_metadata(code: bytes, metadata: Metadata) -> bytes:
+    """Replace the answer to calls that change metadata, which is faster than assembling the program again."""
+    before, after = (_answer(METADATA_ANSWERS[allowed]) for allowed in (Metadata.SUPERVISED, metadata))
+    parts = (code[place : place + len(before)] for place in range(0, len(code), len(before)))
+    return b"".join(after if part == before else part for part in parts)
+
+
+def _answer(value: int) -> bytes:
+    return Instruction(_RETURN, 0, 0, value).packed()
 
 
 @lru_cache(maxsize=64)
@@ -466,22 +528,26 @@ def _part(name: str) -> str:
     return ITSELF if name in _OF_A_PROCESS else name
 
 
+_INSPECTIONS = {
+    "clone": inspect_clone,
+    ITSELF: inspect_itself,
+    "fcntl": inspect_fcntl,
+    "memfd_create": inspect_memfd_create,
+    "seccomp": inspect_seccomp,
+    "setsockopt": inspect_setsockopt,
+}
+"""Parts that are the same in all profiles."""
+
+
 def _inspect(code: Assembler, profile: Profile, name: str) -> None:
+    if name in _INSPECTIONS:
+        _INSPECTIONS[name](code)
+        return
     match name:
-        case "clone":
-            inspect_clone(code)
         case "setpriority" | "ioprio_set":
             inspect_priority(code, name)
-        case "itself":
-            inspect_itself(code)
         case "ioctl":
             inspect_ioctl(code, child=profile.child, network=profile.inet is not Inet.NONE)
-        case "fcntl":
-            inspect_fcntl(code)
-        case "memfd_create":
-            inspect_memfd_create(code)
-        case "setsockopt":
-            inspect_setsockopt(code)
         case "socket":
             inspect_socket(code, child=profile.child, inet=profile.inet, unix=profile.unix)
         case "socketpair":

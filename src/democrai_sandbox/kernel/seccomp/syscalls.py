@@ -40,6 +40,8 @@ class Action(StrEnum):
     """Report that the file system does not support the call."""
     INSPECT = "inspected"
     """Decide by the arguments."""
+    SUPERVISE = "supervised"
+    """Refuse, or let the supervisor make the call: the profile decides."""
 
 
 class Group(StrEnum):
@@ -69,6 +71,10 @@ class Group(StrEnum):
     ATTRIBUTES = "attributes"
     """Extended attributes. Landlock does not check them, and a filter cannot read paths. A descriptor opened for
     neither reading nor writing also passes Landlock."""
+    METADATA = "metadata"
+    """Mode, owner and times of files, which Landlock does not check."""
+    LISTENERS = "listeners"
+    """Filters whose decisions another process makes."""
     LEASES = "leases"
     """Operations on an open file, even with such a descriptor: leases block opens of other processes."""
     MEMORY_FILES = "memory_files"
@@ -149,6 +155,11 @@ TABLE: tuple[Syscall, ...] = (
         ("fgetxattr", 193, 10), ("listxattr", 194, 11), ("llistxattr", 195, 12), ("flistxattr", 196, 13),
         ("removexattr", 197, 14), ("lremovexattr", 198, 15), ("fremovexattr", 199, 16), ("setxattrat", 463, 463),
         ("getxattrat", 464, 464), ("listxattrat", 465, 465), ("removexattrat", 466, 466)),
+    *_calls(Group.METADATA, Action.SUPERVISE,
+        ("chmod", 90, None), ("fchmod", 91, 52), ("fchmodat", 268, 53), ("fchmodat2", 452, 452), ("chown", 92, None),
+        ("fchown", 93, 55), ("lchown", 94, None), ("fchownat", 260, 54), ("utime", 132, None), ("utimes", 235, None),
+        ("futimesat", 261, None), ("utimensat", 280, 88)),
+    *_calls(Group.LISTENERS, Action.INSPECT, ("seccomp", 317, 277)),
     *_calls(Group.LEASES, Action.INSPECT, ("fcntl", 72, 25)),
     *_calls(Group.MEMORY_FILES, Action.INSPECT, ("memfd_create", 319, 279)),
     *_calls(Group.GROUPS, Action.INSPECT, ("setsockopt", 54, 208)),
@@ -198,14 +209,13 @@ ALLOWED: tuple[tuple[str, int | None, int | None], ...] = (
     ("fsync", 74, 82), ("fdatasync", 75, 83), ("truncate", 76, 45), ("ftruncate", 77, 46), ("getdents", 78, None),
     ("getcwd", 79, 17), ("chdir", 80, 49), ("fchdir", 81, 50), ("rename", 82, None), ("mkdir", 83, None),
     ("rmdir", 84, None), ("creat", 85, None), ("link", 86, None), ("unlink", 87, None), ("symlink", 88, None),
-    ("readlink", 89, None), ("chmod", 90, None), ("fchmod", 91, 52), ("chown", 92, None), ("fchown", 93, 55),
-    ("lchown", 94, None), ("umask", 95, 166), ("gettimeofday", 96, 169), ("getrlimit", 97, 163),
+    ("readlink", 89, None), ("umask", 95, 166), ("gettimeofday", 96, 169), ("getrlimit", 97, 163),
     ("getrusage", 98, 165), ("sysinfo", 99, 179), ("times", 100, 153), ("getuid", 102, 174), ("getgid", 104, 176),
     ("geteuid", 107, 175), ("getegid", 108, 177), ("setpgid", 109, 154), ("getppid", 110, 173), ("getpgrp", 111, None),
     ("setsid", 112, 157), ("getgroups", 115, 158), ("getresuid", 118, 148), ("getresgid", 120, 150),
     ("getpgid", 121, 155), ("getsid", 124, 156), ("capget", 125, 90), ("capset", 126, 91), ("rt_sigpending", 127, 136),
     ("rt_sigtimedwait", 128, 137), ("rt_sigqueueinfo", 129, 138), ("rt_sigsuspend", 130, 133),
-    ("sigaltstack", 131, 132), ("utime", 132, None), ("mknod", 133, None), ("personality", 135, 92),
+    ("sigaltstack", 131, 132), ("mknod", 133, None), ("personality", 135, 92),
     ("ustat", 136, None), ("statfs", 137, 43), ("fstatfs", 138, 44), ("getpriority", 140, 141),
     ("sched_getparam", 143, 121), ("sched_getscheduler", 145, 120), ("sched_get_priority_max", 146, 125),
     ("sched_get_priority_min", 147, 126), ("sched_rr_get_interval", 148, 127), ("mlock", 149, 228),
@@ -218,26 +228,26 @@ ALLOWED: tuple[tuple[str, int | None, int | None], ...] = (
     ("restart_syscall", 219, 128), ("fadvise64", 221, 223), ("timer_create", 222, 107), ("timer_settime", 223, 110),
     ("timer_gettime", 224, 108), ("timer_getoverrun", 225, 109), ("timer_delete", 226, 111),
     ("clock_gettime", 228, 113), ("clock_getres", 229, 114), ("clock_nanosleep", 230, 115), ("exit_group", 231, 94),
-    ("epoll_wait", 232, None), ("epoll_ctl", 233, 21), ("tgkill", 234, 131), ("utimes", 235, None),
+    ("epoll_wait", 232, None), ("epoll_ctl", 233, 21), ("tgkill", 234, 131),
     ("mbind", 237, 235), ("set_mempolicy", 238, 237), ("get_mempolicy", 239, 236), ("waitid", 247, 95),
-    ("ioprio_get", 252, 31), ("openat", 257, 56), ("mkdirat", 258, 34), ("mknodat", 259, 33), ("fchownat", 260, 54),
-    ("futimesat", 261, None), ("newfstatat", 262, 79), ("unlinkat", 263, 35), ("renameat", 264, 38),
-    ("linkat", 265, 37), ("symlinkat", 266, 36), ("readlinkat", 267, 78), ("fchmodat", 268, 53),
+    ("ioprio_get", 252, 31), ("openat", 257, 56), ("mkdirat", 258, 34), ("mknodat", 259, 33),
+    ("newfstatat", 262, 79), ("unlinkat", 263, 35), ("renameat", 264, 38),
+    ("linkat", 265, 37), ("symlinkat", 266, 36), ("readlinkat", 267, 78),
     ("faccessat", 269, 48), ("pselect6", 270, 72), ("ppoll", 271, 73), ("set_robust_list", 273, 99),
     ("get_robust_list", 274, 100), ("splice", 275, 76), ("tee", 276, 77), ("sync_file_range", 277, 84),
-    ("vmsplice", 278, 75), ("utimensat", 280, 88), ("epoll_pwait", 281, 22), ("signalfd", 282, None),
+    ("vmsplice", 278, 75), ("epoll_pwait", 281, 22), ("signalfd", 282, None),
     ("timerfd_create", 283, 85), ("eventfd", 284, None), ("fallocate", 285, 47), ("timerfd_settime", 286, 86),
     ("timerfd_gettime", 287, 87), ("accept4", 288, 242), ("signalfd4", 289, 74), ("eventfd2", 290, 19),
     ("epoll_create1", 291, 20), ("dup3", 292, 24), ("pipe2", 293, 59), ("preadv", 295, 69), ("pwritev", 296, 70),
     ("rt_tgsigqueueinfo", 297, 240), ("recvmmsg", 299, 243), ("syncfs", 306, 267), ("getcpu", 309, 168),
-    ("sched_getattr", 315, 275), ("renameat2", 316, 276), ("seccomp", 317, 277), ("getrandom", 318, 278),
+    ("sched_getattr", 315, 275), ("renameat2", 316, 276), ("getrandom", 318, 278),
     ("membarrier", 324, 283), ("mlock2", 325, 284), ("copy_file_range", 326, 285), ("preadv2", 327, 286),
     ("pwritev2", 328, 287), ("pkey_mprotect", 329, 288), ("pkey_alloc", 330, 289), ("pkey_free", 331, 290),
     ("statx", 332, 291), ("io_pgetevents", 333, 292), ("rseq", 334, 293), ("uretprobe", 335, None),
     ("uprobe", 336, None), ("pidfd_send_signal", 424, 424), ("pidfd_open", 434, 434), ("close_range", 436, 436),
     ("openat2", 437, 437), ("faccessat2", 439, 439), ("epoll_pwait2", 441, 441), ("landlock_create_ruleset", 444, 444),
     ("landlock_add_rule", 445, 445), ("landlock_restrict_self", 446, 446), ("futex_waitv", 449, 449),
-    ("set_mempolicy_home_node", 450, 450), ("fchmodat2", 452, 452), ("map_shadow_stack", 453, 453),
+    ("set_mempolicy_home_node", 450, 450), ("map_shadow_stack", 453, 453),
     ("futex_wake", 454, 454), ("futex_wait", 455, 455), ("futex_requeue", 456, 456), ("mseal", 462, 462),
 )
 # fmt: on

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import resource
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, starmap
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from democrai_sandbox.errors import KernelUnsupported
@@ -112,6 +112,8 @@ class ChildConfinement:
     """Executable paths, which are also readable."""
     paths_write: tuple[str, ...] = ()
     """Paths that may be read, created, changed and deleted."""
+    paths_metadata: tuple[str, ...] = ()
+    """Paths whose mode, owner and times may be changed."""
     connect_ports: tuple[int, ...] | None = ()
     """TCP ports to connect to; None for all, if a rule has a host without a port."""
     bind_ports: tuple[int, ...] = (_ANY_FREE_PORT,)
@@ -160,6 +162,7 @@ def confinement_of(
         paths_listed=_unique(runtime_listed),
         paths_execute=_unique(runtime_execute, _paths(files, (Operation.EXECUTE,)), _programs(rules)),
         paths_write=_unique(_WRITTEN_DEVICES, own_write, () if temp is None else (temp,), _paths(files, _WRITING)),
+        paths_metadata=_unique(own_write, () if temp is None else (temp,), _paths(files, (Operation.MODIFY,))),
         connect_ports=None if any_port else _unique(ports, (_DNS,) if hosts else ()),
         bind_ports=_unique((_ANY_FREE_PORT,), ports),
         has_network=bool(hosts),
@@ -178,17 +181,30 @@ class FilterKey(NamedTuple):
     unix: bool
     fastopen: bool
     multicast: bool
+    metadata: int
+    """Index into ``_METADATA``."""
+
+
+_METADATA = tuple(filters.Metadata)
+_FREE, _REFUSED, _SUPERVISED = map(_METADATA.index, filters.Metadata)
 
 
 def ready_filters() -> Mapping[FilterKey, bytes] | str:
     """Return the filters of all children by key, or the reason why filters are unavailable."""
     found = {}
     try:
-        for key in map(FilterKey._make, product((False, True), repeat=len(FilterKey._fields))):
+        both = (False, True)
+        for key in starmap(FilterKey, product(both, both, both, both, range(len(_METADATA)))):
             if key.multicast and not key.network:
                 continue  # a rule for a multicast group is a rule for the network
             inet = filters.Inet.ALL if key.network else filters.Inet.NONE
-            wanted = filters.child_profile(inet=inet, unix=key.unix, fastopen=key.fastopen, multicast=key.multicast)
+            wanted = filters.child_profile(
+                inet=inet,
+                unix=key.unix,
+                fastopen=key.fastopen,
+                multicast=key.multicast,
+                metadata=_METADATA[key.metadata],
+            )
             found[key] = filters.program(wanted)
     except KernelUnsupported as error:
         return error.what
@@ -243,19 +259,21 @@ def plan(confinement: ChildConfinement, abi: int, *, exact: bool = False) -> Lan
             ports[port] = ports.get(port, 0) | mask & net
     opened = [(port, mask) for port, mask in ports.items() if mask]
     whole = int(confinement.whole_proc)
-    return LandlockPlan(fs, net, scoped, list(paths.items()), opened, _READ_RIGHTS, int(exact), whole)
+    roots = _unique(map(normalise_path, confinement.paths_metadata))
+    return LandlockPlan(fs, net, scoped, list(paths.items()), opened, _READ_RIGHTS, int(exact), whole, roots)
 
 
 def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> FilterKey:
     """Return the key of the filter that covers the gaps of the child's Landlock rules and packet filter.
 
     A child without network rules may not create internet sockets: neither Landlock nor the packet filter stops it from
-    listening and sending data to its clients.
+    listening and sending data to its clients. Without Landlock, no path is restricted, so metadata is not either.
     """
     ports = _KNOWN[min(max(abi, 0), len(_KNOWN) - 1)][1] != 0
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
     network = confinement.has_network
-    return FilterKey(network, confinement.unix, not by_ports_alone, network and confinement.multicast)
+    metadata = _FREE if abi < 1 else _SUPERVISED if confinement.paths_metadata else _REFUSED
+    return FilterKey(network, confinement.unix, not by_ports_alone, network and confinement.multicast, metadata)
 
 
 def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:

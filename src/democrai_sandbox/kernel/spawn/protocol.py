@@ -53,15 +53,16 @@ _ALL_BITS = (1 << 63) - 1
 _MICROSECONDS = 1_000_000
 
 NUMBERS = (
-    *("argv", "env", "paths", "ports", "limits", "pass_fds"),
+    *("argv", "env", "paths", "ports", "limits", "pass_fds", "metadata"),
     *("stdin", "stdout", "stderr", "cgroup"),
     *("umask", "caps", "wall", "fork", "has_plan", "fs", "net", "scoped", "own_proc", "exact", "whole_proc"),
 )
 """Fixed fields of every start request, in this order: counts, indexes of descriptors, values."""
 _FRONT = struct.Struct(f"{_SIZES.format}{len(NUMBERS)}q")
-_WALL, _FORK, _HAS_PLAN = (3 + NUMBERS.index(name) for name in ("wall", "fork", "has_plan"))
-_FORKED = struct.Struct("=iIQ?")
-"""Request to the template: numbers of files and rulesets, mark, and whether a descriptor has the start request."""
+_WALL, _FORK, _HAS_PLAN, _METADATA = (3 + NUMBERS.index(name) for name in ("wall", "fork", "has_plan", "metadata"))
+_FORKED = struct.Struct("=iIQ??")
+"""Request to the template: numbers of files and rulesets, mark, and whether the last descriptors are a socket of the
+supervisor, and the start request."""
 
 
 class BadRequestError(Exception):
@@ -82,6 +83,8 @@ class LandlockPlan(NamedTuple):
     """Whether the paths must not contain links: a path that has become a link counts as missing."""
     whole_proc: int = 0
     """Whether the child's folder in /proc is included completely."""
+    metadata: Sequence[str] = ()
+    """Paths, without links, at and below which the supervisor changes mode, owner and times for the child."""
 
 
 _NO_PLAN = LandlockPlan(0, 0, 0, (), ())
@@ -130,6 +133,7 @@ def packed_order(order: StartRequest) -> bytes:
     texts = [order.program, order.cwd, *order.argv, *order.env]
     if plan.paths:
         texts += [path for path, _ in plan.paths]
+    texts += plan.metadata
     blob = encoded("\0".join(texts))  # joined first, because an environment has many texts
     if blob.count(b"\0") != len(texts) - 1:
         raise ValueError("embedded null byte")
@@ -143,6 +147,7 @@ def _numbers(order: StartRequest, plan: LandlockPlan) -> list[int]:
     # fmt: off
     numbers = [
         len(order.argv), len(order.env), len(plan.paths), len(plan.ports), len(order.limits), len(order.pass_fds),
+        len(plan.metadata),
         *order.stdio, order.cgroup,
         order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.fork, order.plan is not None,
         plan.fs, plan.net, plan.scoped, plan.own_proc, plan.exact, plan.whole_proc,
@@ -180,10 +185,10 @@ def parsed_answer(packet: bytes) -> dict[str, Any]:
     return {"ok": True, "pid": _STARTED.unpack_from(packet)[1], "missing": paths}
 
 
-def packed_fork(body: bytes, files: int, rulesets: int, mark: int) -> tuple[bytes, bytes]:
+def packed_fork(body: bytes, files: int, rulesets: int, mark: int, *, supervised: bool) -> tuple[bytes, bytes]:
     """Encode a request to the template; return it with the body that a descriptor has to carry, if it is large."""
     in_file = len(body) > LARGEST_INLINE - _FORKED.size
-    head = _FORKED.pack(files, rulesets, mark, in_file)
+    head = _FORKED.pack(files, rulesets, mark, supervised, in_file)
     return (head, body) if in_file else (head + body, b"")
 
 
@@ -195,16 +200,18 @@ class ForkRequest(NamedTuple):
     files: list[int]
     rulesets: list[int]
     mark: int
+    supervisor: int
 
 
 def parsed_fork(packet: bytes, descriptors: Sequence[int]) -> ForkRequest:
     """Decode a request of the server, which is trusted."""
-    files, rulesets, mark, in_file = _FORKED.unpack_from(packet)
+    files, rulesets, mark, supervised, in_file = _FORKED.unpack_from(packet)
     body, passed = packet[_FORKED.size :], list(descriptors)
     if in_file:
         body = unsealed(passed.pop())
+    supervisor = passed.pop() if supervised else NOTHING
     report, passed = passed[0], passed[1:]
-    return ForkRequest(body, report, passed[:files], passed[files : files + rulesets], mark)
+    return ForkRequest(body, report, passed[:files], passed[files : files + rulesets], mark, supervisor)
 
 
 def _microseconds(seconds: float | None) -> int:
@@ -275,38 +282,49 @@ def plan_of(value: object) -> LandlockPlan:
     """Decode a plan that was sent in JSON."""
     if type(value) is not list or len(value) != len(LandlockPlan._fields):
         raise BadRequestError(f"plan: expected a list of {len(LandlockPlan._fields)}")
-    fs, net, scoped, paths, ports, *others = value
+    fs, net, scoped, paths, ports, *others, metadata = value
     try:
         texts = [(encoded(path), mask) for path, mask in paths]
         numbers = [fs, net, scoped, *others, *(mask for _, mask in paths), *(n for pair in ports for n in pair)]
         if any(type(number) is not int for number in numbers) or any(b"\0" in path for path, _ in texts):
             raise BadRequestError("plan: expected whole numbers, and paths without a null byte")
-        return _checked_plan([fs, net, scoped, *others], texts, [(port, mask) for port, mask in ports])
+        roots = [encoded(path) for path in metadata]
+        return _checked_plan([fs, net, scoped, *others], texts, [(port, mask) for port, mask in ports], roots)
     except (TypeError, ValueError) as error:
         raise BadRequestError(f"plan: {error}") from error
 
 
 def _plan_in(body: bytes, front: tuple[int, ...]) -> LandlockPlan:
-    """Return the plan of a start request: its masks end the fixed fields, its paths end the body."""
+    """Return the plan of a start request: its masks end the fixed fields, its texts end the body."""
     _, count, size, argc, envc, pathc, portc = front[:7]
+    rootc = front[_METADATA]
     middle = _SIZES.size + count * _WIDTH
     end = _FRONT.size + (pathc + 2 * portc) * _WIDTH
     texts = body[middle + size :].split(b"\0")
-    if min(argc, envc, pathc, portc) < 0 or not end <= middle <= len(body) or len(texts) != 2 + argc + envc + pathc:
+    first = 2 + argc + envc
+    if (
+        min(argc, envc, pathc, portc, rootc) < 0
+        or not end <= middle <= len(body)
+        or len(texts) != first + pathc + rootc
+    ):
         raise BadRequestError("the counts do not match the content")
     numbers = array("q", body[_FRONT.size : end])
-    paths = list(zip(texts[2 + argc + envc :], numbers[:pathc], strict=True))
-    return _checked_plan(list(front[-6:]), paths, list(zip(numbers[pathc::2], numbers[pathc + 1 :: 2], strict=True)))
+    paths = list(zip(texts[first : first + pathc], numbers[:pathc], strict=True))
+    ports = list(zip(numbers[pathc::2], numbers[pathc + 1 :: 2], strict=True))
+    return _checked_plan(list(front[-6:]), paths, ports, texts[first + pathc :])
 
 
-def _checked_plan(masks: list[int], paths: list[tuple[bytes, int]], ports: list[tuple[int, int]]) -> LandlockPlan:
-    fs, net, scoped, *others = masks
+def _checked_plan(
+    masks: list[int], paths: list[tuple[bytes, int]], ports: list[tuple[int, int]], metadata: list[bytes]
+) -> LandlockPlan:
+    fs, net, scoped, own_proc, exact, whole_proc = masks
     used = (*masks, *(mask for _, mask in paths), *(mask for _, mask in ports))
     if min(used) < 0 or max(used) > _ALL_BITS:
         raise BadRequestError("plan: a mask is not a 63-bit number")
-    if not all(path.startswith(b"/") for path, _ in paths):
+    if not all(path.startswith(b"/") for path in (*(path for path, _ in paths), *metadata)):
         raise BadRequestError("plan: expected absolute paths")
     if any(not 0 <= port <= _HIGHEST_PORT for port, _ in ports):
         raise BadRequestError(f"plan: expected ports from 0 to {_HIGHEST_PORT}")
     named = [(decoded(path), mask) for path, mask in paths]
-    return LandlockPlan(fs, net, scoped, named, ports, *others)
+    roots = tuple(map(decoded, metadata))
+    return LandlockPlan(fs, net, scoped, named, ports, own_proc, exact, whole_proc, roots)

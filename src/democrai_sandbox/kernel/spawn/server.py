@@ -54,7 +54,7 @@ _SWEEP_LATER = 5.0
 """Seconds between sweeps while children run; orphans of running children are only reaped by a sweep."""
 _SPARE_DESCRIPTORS = 300
 """Descriptors for one request with its maximum number of descriptors, and for the server; at most half of all."""
-_PER_CHILD = 2
+_PER_CHILD = 3
 _READABLE = select.EPOLLIN
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _REPORT = struct.Struct("=i16si")
@@ -138,16 +138,33 @@ class Starts:
 
         Return the packet, its descriptors, those among them to close afterwards, and the missing paths of the plan.
         """
-        own, missing = ([], []) if plan is None else self._layer(plan)
-        rulesets = [*self.baseline, *own]
-        packet, large = protocol.packed_fork(body, len(files), len(rulesets), mark)
-        if large:
-            own.append(protocol.sealed(large))
-        return packet, [report, *files, *rulesets, *(own[-1:] if large else ())], own, missing
+        own: list[int] = []
+        missing: list[str] = []
+        try:
+            if plan is not None:
+                ruleset, missing = self._ruleset(plan)
+                own.append(ruleset)
+            rulesets = [*self.baseline, *own]
+            supervisor = self._supervisor(plan)
+            own += supervisor
+            packet, large = protocol.packed_fork(body, len(files), len(rulesets), mark, supervised=bool(supervisor))
+            sealed = [protocol.sealed(large)] if large else []
+        except BaseException:
+            _close_all(own)
+            raise
+        return packet, [report, *files, *rulesets, *supervisor, *sealed], [*own, *sealed], missing
 
-    def _layer(self, plan: protocol.LandlockPlan) -> tuple[list[int], list[str]]:
-        ruleset, missing = self._ruleset(plan)
-        return [ruleset], missing
+    def _supervisor(self, plan: protocol.LandlockPlan | None) -> list[int]:
+        """Return a socket to the supervisor of a child, which serves the paths of the plan; nothing without any."""
+        if plan is None or not plan.metadata:
+            return []
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with ours, theirs:
+                self._native.supervise(ours.fileno(), raw_ruleset.identified(plan.metadata))
+                return [theirs.detach()]
+        except OSError as error:
+            raise FailedStepError("supervisor", error) from error
 
     def start(
         self, body: bytes, files: list[int], plan: protocol.LandlockPlan | None, mark: int
@@ -158,17 +175,21 @@ class Starts:
         when the program runs, or contains data for ``_failure_of``.
         """
         if plan is None:
-            return (*self._carried_out(body, files, self.baseline, mark), [])
-        own, missing = self._ruleset(plan)
+            return (*self._carried_out(body, files, self.baseline, mark, []), [])
+        ruleset, missing = self._ruleset(plan)
+        own = [ruleset]
         try:
-            return (*self._carried_out(body, files, [*self.baseline, own], mark), missing)
+            own += self._supervisor(plan)
+            return (*self._carried_out(body, files, [*self.baseline, ruleset], mark, own[1:]), missing)
         finally:
-            os.close(own)
+            _close_all(own)
 
-    def _carried_out(self, body: bytes, files: list[int], rulesets: list[int], mark: int) -> tuple[int, int, int]:
+    def _carried_out(
+        self, body: bytes, files: list[int], rulesets: list[int], mark: int, supervisor: list[int]
+    ) -> tuple[int, int, int]:
         try:
             pid, pidfd, *report = self._native.spawn(
-                body, files, rulesets, self._null, (children.MARKING, mark), self._ignored
+                body, files, rulesets, self._null, (children.MARKING, mark), self._ignored, *supervisor
             )
         except ValueError as error:
             raise protocol.BadRequestError(str(error)) from error
@@ -183,6 +204,11 @@ class Starts:
             )
         except OSError as error:
             raise FailedStepError("landlock", error) from error
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _failure_of(report: bytes) -> FailedStepError | None:

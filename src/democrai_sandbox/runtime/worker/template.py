@@ -62,7 +62,13 @@ def _forked(packet: bytes, descriptors: list[int], null: int) -> tuple[list[str]
     try:
         request = protocol.parsed_fork(packet, descriptors)
         worker = _native.fork_worker(
-            request.body, request.files, request.rulesets, null, (MARKING, request.mark), request.report
+            request.body,
+            request.files,
+            request.rulesets,
+            null,
+            (MARKING, request.mark),
+            request.report,
+            request.supervisor,
         )
     except (OSError, ValueError) as error:
         if os.getpid() != template:

@@ -1,0 +1,509 @@
+/* Changes of mode, owner and times that the supervisor makes for a child.
+ *
+ * The arguments are read once, and the call is made on a descriptor that was opened below a root, never on the child's
+ * path: other threads of the child can change its memory, and other processes its folders. The call itself is never
+ * let through. */
+#include "supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <utime.h>
+
+enum { OPENAT2 = 437, FCHMODAT2 = 452 }; /* headers may be older than the kernel */
+enum { NO_MAGIC_LINKS = 0x02, NO_LINKS = 0x04, BENEATH = 0x08 };
+enum { PROC_PATH = 64, PAGE = 4096, CAPABILITY_WORDS = 2, MOST_MODE = 07777, MICRO = 1000, MOST_TRIES = 32 };
+
+typedef struct {
+    uint64_t flags, mode, resolve; /* struct open_how */
+} How;
+
+/* --- the call ----------------------------------------------------------------------------------------------------- */
+
+typedef enum { MODE, OWNER, TIMES } Kind;
+typedef enum { NANOSECONDS, MICROSECONDS, SECONDS } Unit;
+
+typedef struct {
+    Kind kind;
+    bool by_descriptor; /* the file is the folder */
+    int folder, flags;
+    uint64_t path, times; /* addresses in the child */
+    mode_t mode;
+    uid_t uid;
+    gid_t gid;
+    Unit unit;
+    bool now;
+    struct timespec wanted[2];
+} Change;
+
+static void take_mode(Change *change, uint64_t mode)
+{
+    change->kind = MODE;
+    change->mode = (mode_t)mode & MOST_MODE;
+}
+
+static void take_owner(Change *change, uint64_t uid, uint64_t gid)
+{
+    change->kind = OWNER;
+    change->uid = (uid_t)uid;
+    change->gid = (gid_t)gid;
+}
+
+static void take_times(Change *change, uint64_t times, Unit unit)
+{
+    change->kind = TIMES;
+    change->times = times;
+    change->unit = unit;
+}
+
+static void take_place(Change *change, uint64_t folder, uint64_t path, uint64_t flags)
+{
+    change->folder = (int)folder;
+    change->path = path;
+    change->flags = (int)flags;
+}
+
+static void take_descriptor(Change *change, uint64_t number)
+{
+    change->folder = (int)number;
+    change->by_descriptor = true;
+}
+
+/* The calls that all architectures have. */
+static bool decode(const struct seccomp_data *call, Change *change)
+{
+    const __u64 *args = call->args;
+    switch (call->nr) {
+    case SYS_fchmod:
+        take_descriptor(change, args[0]);
+        take_mode(change, args[1]);
+        return true;
+    case SYS_fchmodat:
+        take_place(change, args[0], args[1], 0);
+        take_mode(change, args[2]);
+        return true;
+    case FCHMODAT2:
+        take_place(change, args[0], args[1], args[3]);
+        take_mode(change, args[2]);
+        return true;
+    case SYS_fchown:
+        take_descriptor(change, args[0]);
+        take_owner(change, args[1], args[2]);
+        return true;
+    case SYS_fchownat:
+        take_place(change, args[0], args[1], args[4]);
+        take_owner(change, args[2], args[3]);
+        return true;
+    case SYS_utimensat:
+        take_place(change, args[0], args[1], args[3]);
+        change->by_descriptor = args[1] == 0 && change->folder != AT_FDCWD;
+        take_times(change, args[2], NANOSECONDS);
+        return true;
+    default:
+        return false;
+    }
+}
+
+#ifdef SYS_chmod
+/* The calls of older architectures. */
+static bool decode_old(const struct seccomp_data *call, Change *change)
+{
+    const __u64 *args = call->args;
+    switch (call->nr) {
+    case SYS_chmod:
+        take_place(change, (uint64_t)AT_FDCWD, args[0], 0);
+        take_mode(change, args[1]);
+        return true;
+    case SYS_chown:
+    case SYS_lchown:
+        take_place(change, (uint64_t)AT_FDCWD, args[0], call->nr == SYS_lchown ? AT_SYMLINK_NOFOLLOW : 0);
+        take_owner(change, args[1], args[2]);
+        return true;
+    case SYS_utime:
+    case SYS_utimes:
+        take_place(change, (uint64_t)AT_FDCWD, args[0], 0);
+        take_times(change, args[1], call->nr == SYS_utime ? SECONDS : MICROSECONDS);
+        return true;
+    case SYS_futimesat:
+        take_place(change, args[0], args[1], 0);
+        change->by_descriptor = args[1] == 0 && change->folder != AT_FDCWD;
+        take_times(change, args[2], MICROSECONDS);
+        return true;
+    default:
+        return false;
+    }
+}
+#else
+static bool decode_old(const struct seccomp_data *call, Change *change)
+{
+    return false;
+}
+#endif
+
+/* --- the child's memory ------------------------------------------------------------------------------------------- */
+
+static ssize_t read_memory(pid_t pid, uint64_t address, void *place, size_t size)
+{
+    struct iovec here = {place, size}, there = {(void *)(uintptr_t)address, size};
+    ssize_t count = process_vm_readv(pid, &here, 1, &there, 1, 0);
+    return count < 0 ? -errno : count;
+}
+
+/* Reads up to the end of each page, because the next one may not exist. */
+static int read_path(pid_t pid, uint64_t address, char path[PATH_MAX])
+{
+    for (size_t length = 0; length < PATH_MAX;) {
+        size_t size = PAGE - (address + length) % PAGE;
+        size = size < PATH_MAX - length ? size : PATH_MAX - length;
+        ssize_t count = read_memory(pid, address + length, path + length, size);
+        if (count <= 0) {
+            return count == -EPERM ? -EPERM : -EFAULT;
+        }
+        if (memchr(path + length, 0, (size_t)count) != NULL) {
+            return 0;
+        }
+        length += (size_t)count;
+    }
+    return -ENAMETOOLONG;
+}
+
+static bool is_fraction(long value)
+{
+    return value >= 0 && value < 1000L * MICRO;
+}
+
+/* Reads the times, and converts them to nanoseconds; utimensat checks its own. */
+static int read_times(pid_t pid, Change *change)
+{
+    union {
+        struct timespec precise[2];
+        struct timeval coarse[2];
+        struct utimbuf seconds;
+    } times;
+    change->now = change->times == 0;
+    if (change->now) {
+        return 0;
+    }
+    size_t size = change->unit == SECONDS ? sizeof times.seconds : sizeof times.precise;
+    ssize_t count = read_memory(pid, change->times, &times, size);
+    if (count != (ssize_t)size) {
+        return count == -EPERM ? -EPERM : -EFAULT;
+    }
+    for (int i = 0; i < 2; i++) {
+        struct timespec *wanted = &change->wanted[i];
+        if (change->unit == NANOSECONDS) {
+            *wanted = times.precise[i];
+        }
+        else if (change->unit == MICROSECONDS) {
+            if (!is_fraction(times.coarse[i].tv_usec)) {
+                return -EINVAL;
+            }
+            *wanted = (struct timespec){times.coarse[i].tv_sec, times.coarse[i].tv_usec * MICRO};
+        }
+        else {
+            *wanted = (struct timespec){i == 0 ? times.seconds.actime : times.seconds.modtime, 0};
+        }
+    }
+    return 0;
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+static int open_how(int folder, const char *path, uint64_t flags, uint64_t resolve)
+{
+    How how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = resolve};
+    long fd = syscall(OPENAT2, folder, path, &how, sizeof how);
+    return fd < 0 ? -errno : (int)fd;
+}
+
+/* Opens a descriptor of the child, or its folder. */
+static int open_number(pid_t pid, int number)
+{
+    char link[PROC_PATH];
+    if (number == AT_FDCWD) {
+        snprintf(link, sizeof link, "/proc/%d/cwd", pid);
+    }
+    else if (number < 0) {
+        return -EBADF;
+    }
+    else {
+        snprintf(link, sizeof link, "/proc/%d/fd/%d", pid, number);
+    }
+    int fd = open(link, O_PATH | O_CLOEXEC);
+    return fd >= 0 ? fd : errno == ENOENT ? -EBADF : -errno;
+}
+
+/* Whether a descriptor of the child was opened for writing. */
+static bool is_writable(pid_t pid, int number)
+{
+    char link[PROC_PATH];
+    struct stat found;
+    snprintf(link, sizeof link, "/proc/%d/fd/%d", pid, number);
+    return lstat(link, &found) == 0 && (found.st_mode & S_IWUSR);
+}
+
+/* The C library changes the mode of an open file by this name. Here it would mean a descriptor of the supervisor. */
+static bool is_own_descriptor(const char *path, int *number)
+{
+    static const char own[] = "/proc/self/fd/";
+    if (strncmp(path, own, sizeof own - 1) != 0) {
+        return false;
+    }
+    char *end;
+    const char *digits = path + sizeof own - 1;
+    long value = strtol(digits, &end, 10);
+    if (*digits < '0' || *digits > '9' || *end != 0 || value > INT_MAX) {
+        return false;
+    }
+    *number = (int)value;
+    return true;
+}
+
+/* Finds the descriptor that the call is about, if any. */
+static int find_descriptor(Change *change, const char *path)
+{
+    if (*path == 0 && !(change->flags & AT_EMPTY_PATH)) {
+        return -ENOENT;
+    }
+    if (*path == 0 || (!(change->flags & AT_SYMLINK_NOFOLLOW) && is_own_descriptor(path, &change->folder))) {
+        change->by_descriptor = true;
+    }
+    return 0;
+}
+
+static bool is_same(int fd, dev_t device, ino_t inode)
+{
+    struct stat found;
+    return fstat(fd, &found) == 0 && found.st_dev == device && found.st_ino == inode;
+}
+
+/* Opens a path below a root without following any link; -EPERM if the root has been replaced. */
+static int open_below(const Root *root, const char *rest)
+{
+    int folder = open_how(AT_FDCWD, root->path, O_NOFOLLOW, NO_LINKS | NO_MAGIC_LINKS);
+    if (folder < 0 || !is_same(folder, root->device, root->inode)) {
+        if (folder >= 0) {
+            close(folder);
+        }
+        return -EPERM;
+    }
+    if (*rest == 0) {
+        return folder;
+    }
+    int fd = open_how(folder, rest, O_NOFOLLOW, BENEATH | NO_LINKS | NO_MAGIC_LINKS);
+    close(folder);
+    return fd;
+}
+
+/* Returns the part of a path below a root; NULL if it is elsewhere. */
+static const char *below(const Root *root, const char *path)
+{
+    size_t length = strcmp(root->path, "/") == 0 ? 0 : root->length;
+    if (strncmp(path, root->path, length) != 0 || (path[length] != '/' && path[length] != 0)) {
+        return NULL;
+    }
+    path += length;
+    return path + strspn(path, "/");
+}
+
+/* Opens the same file again, below a root; -EPERM if it is elsewhere, -EAGAIN if its path has changed meanwhile. */
+static int open_again(int file, const Roots *roots)
+{
+    char link[PROC_PATH], path[PATH_MAX];
+    struct stat meant;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 0 || *path != '/' || fstat(file, &meant) < 0) {
+        return -EPERM;
+    }
+    path[length] = 0;
+    int failed = -EPERM;
+    for (Py_ssize_t i = 0; i < roots->count; i++) {
+        const char *rest = below(&roots->list[i], path);
+        if (rest == NULL) {
+            continue;
+        }
+        int found = open_below(&roots->list[i], rest);
+        if (found >= 0 && is_same(found, meant.st_dev, meant.st_ino)) {
+            return found;
+        }
+        if (found >= 0) {
+            close(found);
+        }
+        failed = -EAGAIN;
+    }
+    return failed;
+}
+
+/* A file without a name is in no folder: the child may change those that it can write. */
+static bool is_nameless(int file)
+{
+    struct stat found;
+    return fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_nlink == 0;
+}
+
+/* --- the change --------------------------------------------------------------------------------------------------- */
+
+/* No file may run with the rights of its owner or group. */
+static int change_mode(int file, mode_t mode)
+{
+    struct stat found;
+    if (fstat(file, &found) < 0) {
+        return -errno;
+    }
+    if (S_ISLNK(found.st_mode)) {
+        return -EOPNOTSUPP;
+    }
+    if ((mode & S_ISUID) || ((mode & S_ISGID) && !S_ISDIR(found.st_mode))) {
+        return -EPERM;
+    }
+    if (syscall(FCHMODAT2, file, "", mode, AT_EMPTY_PATH) == 0) {
+        return 0;
+    }
+    if (errno != ENOSYS) {
+        return -errno;
+    }
+    char link[PROC_PATH]; /* before Linux 6.6 */
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    return chmod(link, mode) < 0 ? -errno : 0;
+}
+
+static int change_file(int file, const Change *change)
+{
+    if (change->kind == MODE) {
+        return change_mode(file, change->mode);
+    }
+    if (change->kind == OWNER) {
+        return fchownat(file, "", change->uid, change->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
+    }
+    /* The C library refuses an empty path here. */
+    const struct timespec *times = change->now ? NULL : change->wanted;
+    return syscall(SYS_utimensat, file, "", times, AT_EMPTY_PATH) < 0 ? -errno : 0;
+}
+
+/* Limits this thread's capabilities to those of the child, or restores them. */
+static int limit_capabilities(pid_t pid, bool *limited)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = pid};
+    struct __user_cap_data_struct theirs[CAPABILITY_WORDS] = {{0}}, own[CAPABILITY_WORDS] = {{0}};
+    if (syscall(SYS_capget, &header, theirs) < 0) {
+        return -errno;
+    }
+    header.pid = 0;
+    if (syscall(SYS_capget, &header, own) < 0) {
+        return -errno;
+    }
+    *limited = false;
+    for (int word = 0; word < CAPABILITY_WORDS; word++) {
+        uint32_t wanted = own[word].permitted & theirs[word].effective;
+        *limited = *limited || wanted != own[word].effective;
+        own[word].effective = wanted;
+    }
+    return *limited && syscall(SYS_capset, &header, own) < 0 ? -errno : 0;
+}
+
+static void restore_capabilities(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    struct __user_cap_data_struct own[CAPABILITY_WORDS] = {{0}};
+    if (syscall(SYS_capget, &header, own) == 0) {
+        for (int word = 0; word < CAPABILITY_WORDS; word++) {
+            own[word].effective = own[word].permitted;
+        }
+        syscall(SYS_capset, &header, own);
+    }
+}
+
+/* Changes a file that was opened anywhere, if it is at or below a root. */
+static int change_below(int meant, const Change *change, const Roots *roots)
+{
+    int found = open_again(meant, roots);
+    if (found < 0) {
+        return found;
+    }
+    int result = change_file(found, change);
+    close(found);
+    return result;
+}
+
+/* Finds the file from its folder or descriptor, and changes it. */
+static int try_change(int start, const char *path, const Change *change, const Roots *roots, bool writable)
+{
+    if (change->by_descriptor) {
+        return writable && is_nameless(start) ? change_file(start, change) : change_below(start, change, roots);
+    }
+    uint64_t last = change->flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0;
+    int meant = open_how(start, path, last, NO_MAGIC_LINKS);
+    if (meant < 0) {
+        return meant == -ELOOP ? -EPERM : meant;
+    }
+    int result = change_below(meant, change, roots);
+    close(meant);
+    return result;
+}
+
+/* A file may be moved or replaced meanwhile: try again, as if the call had come later. */
+static int find_and_change(int start, const char *path, const Change *change, const Roots *roots, bool writable)
+{
+    int result = -EAGAIN;
+    for (int tries = 0; result == -EAGAIN && tries < MOST_TRIES; tries++) {
+        result = try_change(start, path, change, roots, writable);
+    }
+    return result == -EAGAIN ? -EPERM : result;
+}
+
+static int read_arguments(pid_t pid, Change *change, char path[PATH_MAX])
+{
+    *path = 0;
+    if (change->flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)) {
+        return -EINVAL;
+    }
+    int failed = change->kind == TIMES ? read_times(pid, change) : 0;
+    if (failed == 0 && !change->by_descriptor) {
+        failed = read_path(pid, change->path, path);
+        failed = failed < 0 ? failed : find_descriptor(change, path);
+    }
+    return failed;
+}
+
+int metadata_change(int listener, const struct seccomp_notif *notice, const Roots *roots)
+{
+    Change change = {.folder = AT_FDCWD};
+    char path[PATH_MAX];
+    pid_t pid = (pid_t)notice->pid;
+    if (pid == 0 || (!decode(&notice->data, &change) && !decode_old(&notice->data, &change))) {
+        return -EPERM;
+    }
+    int failed = read_arguments(pid, &change, path);
+    if (failed < 0) {
+        return failed;
+    }
+    int start = *path == '/' && !change.by_descriptor ? open_how(AT_FDCWD, "/", 0, 0) : open_number(pid, change.folder);
+    if (start < 0) {
+        return start;
+    }
+    bool writable = change.by_descriptor && is_writable(pid, change.folder), limited = false;
+    int result = limit_capabilities(pid, &limited);
+    /* If the caller still waits, the process id was its own until here. */
+    if (result == 0 && ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &notice->id) < 0) {
+        result = -EPERM;
+    }
+    if (result == 0) {
+        result = find_and_change(start, path, &change, roots, writable);
+    }
+    if (limited) {
+        restore_capabilities();
+    }
+    close(start);
+    return result;
+}
