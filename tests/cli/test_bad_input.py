@@ -246,11 +246,9 @@ def test_a_state_folder_of_somebody_else():
         file = configured(folder)
         file.chmod(0o644)
         # The interpreter may lie where that user cannot read it: everything is imported before.
-        program = (
-            "import os, sys, encodings.idna; from democrai_sandbox.cli import entry, errors, output, signals, status"
-        )
+        program = "import os, sys, encodings.idna; from democrai_sandbox.cli import entry, errors, output, explain"
         program += "; from democrai_sandbox.cli import parser; from democrai_sandbox.cli.arguments import host as _"
-        program += "; from democrai_sandbox.host import node_address; from democrai_sandbox.host.config import load"
+        program += "; from democrai_sandbox.host import directories; from democrai_sandbox.host.config import load"
         program += "; load(sys.argv[2]); os.setgroups([]); os.setgid(65534); os.setuid(65534)"
         program += "; sys.exit(entry.main(['status', '--config', *sys.argv[2:]]))"
         for given, kept in (

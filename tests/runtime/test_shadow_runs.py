@@ -52,9 +52,9 @@ async def host(url, folder):
 def tamper():
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import _core
-    from democrai_sandbox.host import shadow_runs
+    from democrai_sandbox.host import overview
     ada = Caller(user_id="ada", role="super")
-    return [tried(lambda: _core.candidate("module:near", None)), tried(lambda: shadow_runs.list_shadows(None, ada))]
+    return [tried(lambda: _core.candidate("module:near", None)), tried(lambda: overview.list_shadows(None, ada))]
 """
 ENGINE = f"""{CODE}
 @sdk.method("all")

@@ -1,7 +1,4 @@
-"""Access checks: answer from the snapshot, count the results, and file requests for undecided access.
-
-Writes that checks cause are deferred: pending requests with a rate limit, used decisions and failed checks.
-"""
+"""Access checks: answer from the snapshot, count the results, and file requests for undecided access."""
 
 from __future__ import annotations
 
@@ -39,7 +36,10 @@ _LONGEST = 1000
 
 
 class DeferredRecords:
-    """Records in memory until a chore of the node writes them, so that a check does not wait for the database."""
+    """Records in memory until a chore of the node writes them, so that a check does not wait for the database.
+
+    They are used decisions and failed checks. Pending requests are written by ``PendingRequests``, with a rate limit.
+    """
 
     def __init__(self, node: AccessNode) -> None:
         """Register the writers as chores of the node."""

@@ -1,7 +1,4 @@
-"""``democrai-sandbox db`` and ``admin``: the schema and keys, users and API tokens, directly in the database.
-
-They work without a node and beside one. An application that manages its own users does not use these accounts.
-"""
+"""``democrai-sandbox db`` and ``admin``: the schema and keys, users and API tokens, directly in the database."""
 
 from __future__ import annotations
 
@@ -365,7 +362,10 @@ class OpenAccounts(NamedTuple):
 
 @contextmanager
 def open_accounts(options: argparse.Namespace, *, create: bool = False) -> Iterator[OpenAccounts]:
-    """Open the accounts; ``create`` creates a missing database."""
+    """Open the accounts, without a node and beside one; ``create`` creates a missing database.
+
+    An application that manages its own users does not use these accounts.
+    """
     settings = configuration(options).settings
     with open_database(settings.database, settings, create=create) as store:
         from democrai_sandbox.access.node import utc_now  # noqa: PLC0415 - takes its time

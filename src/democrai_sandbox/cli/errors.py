@@ -1,7 +1,4 @@
-"""Failed and interrupted commands: error output, exit status, and termination signals.
-
-A signal cleans up as Ctrl-C does, then ends the process.
-"""
+"""Failed and interrupted commands: error output, exit status, and termination signals."""
 
 from __future__ import annotations
 
@@ -122,7 +119,10 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def heed_signals() -> None:
-    """Let these signals raise ``KeyboardInterrupt`` with their number. Ignored ones, as with nohup, stay ignored."""
+    """Let these signals raise ``KeyboardInterrupt`` with their number. Ignored ones, as with nohup, stay ignored.
+
+    So the command cleans up as after Ctrl-C; ``end_by`` then ends the process.
+    """
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _interrupt)

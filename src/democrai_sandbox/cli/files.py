@@ -1,7 +1,4 @@
-"""Files and confirmation questions of commands.
-
-A file is written completely or not at all. A command asks at most one question.
-"""
+"""Files and confirmation questions of commands."""
 
 from __future__ import annotations
 
@@ -22,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if the answer is yes, and raise otherwise. The question names the change and must be ``visible``."""
+    """Return if the answer is yes, and raise otherwise. The question names the change and must be ``visible``.
+
+    A command asks at most one question.
+    """
     if yes:
         return
     if not is_answerable():
@@ -78,7 +78,7 @@ def open_text(file: str, *, fix: str) -> Iterator[IO[str]]:
 
 @contextmanager
 def write_whole(file: str, *, fix: str, mode: int = atomic_file.OWN) -> Iterator[IO[bytes]]:
-    """Open a file for writing; it gets its name when complete and is removed otherwise.
+    """Open a file, to be written completely or not at all: it gets its name when complete and is removed otherwise.
 
     ``mode`` is reduced by the umask of this process.
     """

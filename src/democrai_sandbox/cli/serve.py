@@ -1,7 +1,4 @@
-"""``democrai-sandbox serve``, ``config`` and ``helper``: run the host or the privileged helper, and show settings.
-
-The host runs until a signal, with its log on standard error. The helper is listed, and its installation files printed.
-"""
+"""``democrai-sandbox serve``, ``config`` and ``helper``: run the host or the privileged helper, and show settings."""
 
 from __future__ import annotations
 
@@ -140,7 +137,10 @@ def _took(record: logging.LogRecord) -> str:
 
 
 def run_serve(options: argparse.Namespace, _: CommandOutput) -> int:
-    """Serve until a signal. Slow imports are here, where an interrupt does not print a traceback."""
+    """Serve until a signal, with the log on standard error.
+
+    Slow imports are here, where an interrupt does not print a traceback.
+    """
     from democrai_sandbox.errors import HostRefused  # noqa: PLC0415 - see above
 
     set_up_logging(options.log_format)

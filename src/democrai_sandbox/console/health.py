@@ -1,7 +1,4 @@
-"""Health checks, metrics for Prometheus, and answers during an outage.
-
-The latter run on separate threads, which waiting database calls cannot fill.
-"""
+"""Health checks, metrics for Prometheus, and answers during an outage."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ _limiter = CapacityLimiter(_THREADS)
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Run work on a thread that is reserved for answers during an outage."""
+    """Run work on a thread that is reserved for answers during an outage; waiting database calls cannot fill these."""
     return await to_thread.run_sync(work, limiter=_limiter)
 
 

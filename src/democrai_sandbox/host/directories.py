@@ -1,7 +1,4 @@
-"""State of the host: its folders and files, the address of a running node, and the database with its lock.
-
-Folders and files are created first, protected from every subject, and accessible under Landlock.
-"""
+"""State of the host: its folders and files, the address of a running node, and the database with its lock."""
 
 from __future__ import annotations
 
@@ -68,7 +65,10 @@ class CreatedPaths:
 
 
 def prepare_directories(settings: HostSettings, made: CreatedPaths | None = None) -> None:
-    """Create the host's folders for its user only; raise for folders that are not usable."""
+    """Create the host's folders for its user only, before all else; raise for folders that are not usable.
+
+    Folders and files of the host are protected from every subject, and accessible under Landlock.
+    """
     made = CreatedPaths() if made is None else made
     _check_folder(_made(settings.state_dir, "state_dir", made), "state_dir")
     _check_folder(_made(settings.data_dir, "data_dir", made), "data_dir")
@@ -267,7 +267,7 @@ def _is_held(number: int) -> bool:
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 _TOLD_EVERY = 60.0
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("democrai_sandbox.host.database")
 
 
 def await_database(settings: HostSettings, still_waiting: Callable[[], object] = lambda: None) -> None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .settings import ExtensionSettings, HostSettings, InstalledSettings, ModelSettings
 
 
+_host_log = logging.getLogger("democrai_sandbox.host")
 STORED_FIELDS = ("endpoint", "model", "timeout_seconds", "options")
 """Stored fields of a model, except its key."""
 _LONGEST = 4096
@@ -207,7 +208,7 @@ class StoredModels:
         except InvalidInputError as error:
             why = f"the stored model {stored.name} is invalid: {'; '.join(map(str, error.problems))}"
         if known is None or known.stored != stored:
-            _log.error("%s", why)
+            _host_log.error("%s", why)
         return _LoadedModel(stored, _UnusableModel(why), is_usable=False)
 
 

@@ -1,7 +1,4 @@
-"""Decisions: those of one request, and the lists of approvals and denials.
-
-Every decision is shown in full before it is made.
-"""
+"""Decisions: those of one request, and the lists of approvals and denials."""
 
 from __future__ import annotations
 
@@ -237,7 +234,10 @@ def spelled_out(
     refused: RefusedPassword | None,
     **context: Any,
 ) -> Response:
-    """Return the confirmation page of a permanent decision, with its effect, answered requests and risk."""
+    """Return the confirmation page of a permanent decision, with its effect, answered requests and risk.
+
+    Every decision is shown in full before it is made.
+    """
     access = replace(decision.access, target=decision.target)
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):

@@ -1,7 +1,4 @@
-"""Subjects: declarations, decisions and observed accesses, shadow runs and explanations; and the status of every layer.
-
-An explained access can be decided about without a request.
-"""
+"""Subjects (declarations, decisions, observed accesses), shadow runs, explanations, and the status of every layer."""
 
 from __future__ import annotations
 

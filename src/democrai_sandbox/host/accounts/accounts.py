@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import Connection, or_, select
 
 from democrai_sandbox.access.caller import SUPER
+from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.store.audit_log import SYSTEM
 from democrai_sandbox.access.values import new_id
 from democrai_sandbox.errors import AccountUnknown, StoreUnavailable
@@ -80,11 +81,6 @@ PLAIN_COOKIE = "democrai_session"
 """For loopback without TLS."""
 
 
-def now() -> datetime:
-    """Return the current time, aware, in UTC."""
-    return datetime.now(UTC)
-
-
 def is_secure(settings: HostSettings) -> bool:
     """Return whether users connect over TLS."""
     return settings.server.public_url.startswith("https://")
@@ -134,7 +130,7 @@ class Accounts:
         *,
         on_session_end: Callable[[str], object] | None = None,
         cost: Cost | None = None,
-        clock: Callable[[], datetime] = now,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """``on_session_end`` ends the approvals of a session or token; it is called before that ends."""
         self.cookie_name = SECURE_COOKIE if is_secure(settings) else PLAIN_COOKIE

@@ -1,7 +1,4 @@
-"""Tables used by this version of the code, and users, sessions and tokens as immutable values without visible secrets.
-
-Migrations create the tables; a test compares both.
-"""
+"""Tables used by this version of the code; users, sessions and tokens as immutable values without visible secrets."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.scopes import Scope
 
 metadata = MetaData()
+"""Metadata of the tables. Migrations create them; a test compares both."""
 
 people = Table(
     "host_people",

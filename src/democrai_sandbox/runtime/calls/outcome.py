@@ -1,7 +1,4 @@
-"""Results of calls into extensions: the outcome as plain data, printed output, and reports of the event loop.
-
-An outcome is the only form in which a result leaves a guard or a process. Output is kept per subject, and bounded.
-"""
+"""Results of calls into extensions: the outcome as plain data, printed output, and reports of the event loop."""
 
 from __future__ import annotations
 
@@ -123,6 +120,7 @@ _INVALID = MappingProxyType({name: kind for name, kind in _CLASSES.items() if is
 _known: Mapping[str, tuple[type[SandboxError], ...]] | None = None
 
 Outcome = tuple[Any, ...]
+"""Outcome of a call: the only form in which a result leaves a guard or a process."""
 
 
 def capture(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome:
@@ -314,7 +312,7 @@ class PrintedOutput(NamedTuple):
 
 
 class ExtensionOutput:
-    """Latest output of each subject."""
+    """Latest output of each subject, bounded."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

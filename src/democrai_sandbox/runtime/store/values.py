@@ -1,7 +1,4 @@
-"""Tables of the runtimes, the immutable values in them, and their conversion to JSON and back within limits.
-
-Migrations create the tables; a test compares the two.
-"""
+"""Tables of the runtimes, the immutable values in them, and their conversion to JSON and back within limits."""
 
 from __future__ import annotations
 
@@ -175,6 +172,7 @@ def checked_name(value: object, pointer: str) -> str:
 
 
 metadata = MetaData()
+"""Metadata of the tables. Migrations create them; a test compares both."""
 
 
 def _columns(kind: Any, *names: str, nullable: bool = False) -> Iterator[Column[Any]]:
