@@ -56,10 +56,11 @@ static int check_abstract(State *state, unsigned operation, PyObject *bytes)
     return require_socket(state, operation, text);
 }
 
+enum { OWN = OP_CREATE | OP_MODIFY };
+
 /* Below a root where it may create and modify, a subject may connect to any socket. */
 static bool owns(State *state, const PathKey *key)
 {
-    enum { OWN = OP_CREATE | OP_MODIFY };
     bool present = (state_declared_mask(state, key) & OWN) == OWN;
     if (UNLIKELY(present && shadow_concerns(state))) {
         by_candidate = true;
@@ -89,8 +90,9 @@ static int connect_path(State *state, PyObject *bytes, PyObject **replacement, i
         return -1;
     }
     path_key(&key, path);
-    bool shut = state_mask(state, &key) & FLAG_PROTECTED;
-    if (shut) {
+    unsigned mask = state_mask(state, &key);
+    /* the folders that the runtime gave to a subject lie below protected ones */
+    if ((mask & FLAG_PROTECTED) && (mask & OWN) != OWN) {
         char target[PATH_MAX + 8];
         snprintf(target, sizeof target, "unix:%s", path);
         net_deny_text(state, NET_CONNECT, target); /* paths that the host protects cannot be approved */
