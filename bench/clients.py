@@ -28,13 +28,13 @@ def take_apart(resource_type: str, operation: str, target: str, *, register: boo
 
 def open_service(url: str, surroundings: Any = None) -> Any:
     """Return our service for a database, without background work."""
-    access = {name: import_module(f"democrai_sandbox.access.{name}") for name in ("events", "node", "pending_requests")}
+    access = {name: import_module(f"democrai_sandbox.access.{name}") for name in ("checks", "events", "node")}
     service = import_module("democrai_sandbox.access.checks")
     store = import_module("democrai_sandbox.access.store").open_store(url)
     node = access["node"].AccessNode(store, access["events"].open_bus("memory"))
     node.refresh()
     # Unlimited, to measure the database instead of the rate limit of one subject.
-    limits = access["pending_requests"].PendingLimits(new_requests=10**9)
+    limits = access["checks"].PendingLimits(new_requests=10**9)
     return service.AccessService(node, surroundings, limits=limits)
 
 

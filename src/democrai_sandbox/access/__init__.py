@@ -27,7 +27,7 @@ _HOMES = {
     "Caller": "caller",
     "NodeStatus": "node",
     "Outcome": "administration",
-    "PendingLimits": "pending_requests",
+    "PendingLimits": "checks",
 }
 __all__ = [
     "Access",
