@@ -34,7 +34,7 @@ def hosted(tmp_path, **stream):
         closing=asyncio.Event(),
         observations=Observations(),
         kernel=SimpleNamespace(egress=None, spawn=None, supervisor=None),
-        runtime=SimpleNamespace(extensions=(), store=RuntimeStore(access.store.database)),
+        runtime=SimpleNamespace(extensions=(), limits_reached={}, store=RuntimeStore(access.store.database)),
     )
     access.stop()
 
