@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "unenforced_here", "writable"]
 
 _log = logging.getLogger(__name__)
+_supervision = logging.getLogger("democrai_sandbox.kernel.supervisor")
 _ANSWER_SECONDS = 2.0
 """Seconds to wait for the spawn server's statistics while a caller reads the status."""
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
@@ -450,7 +451,7 @@ class Supervisor:
             try:
                 self.look()
             except Exception:  # noqa: BLE001 - monitoring must continue
-                _log.exception("monitoring the kernel layer's processes failed; retrying")
+                _supervision.exception("monitoring the kernel layer's processes failed; retrying")
 
     def look(self) -> None:
         """Check every process once."""
@@ -493,18 +494,18 @@ class Supervisor:
         part = self._parts.setdefault(name, SupervisedProcess(pid))
         if pid and part.pid and pid != part.pid:
             part.restarts += 1
-            _log.warning("the %s was restarted: process %d replaces %d", _WORDS[name], pid, part.pid)
+            _supervision.warning("the %s was restarted: process %d replaces %d", _WORDS[name], pid, part.pid)
         elif pid and not part.up:
-            _log.info("the %s answers again", _WORDS[name])
+            _supervision.info("the %s answers again", _WORDS[name])
         elif not pid and part.up:
-            _log.error("the %s (process %d) does not answer", _WORDS[name], part.pid)
+            _supervision.error("the %s (process %d) does not answer", _WORDS[name], part.pid)
         part.up, part.pid = bool(pid), pid or part.pid
 
     def _lose(self, name: str) -> None:
         if self.lost or self._ending.is_set():
             return
         self.lost = name
-        _log.critical("the %s ended and cannot be restarted: restart the application", _WORDS[name])
+        _supervision.critical("the %s ended and cannot be restarted: restart the application", _WORDS[name])
         for listener in self._listeners:
             listener()
 
@@ -514,4 +515,4 @@ def _resume(name: str, pid: int) -> None:
     if pid and is_stopped(pid):
         with suppress(OSError):  # owned by another user, or denied to a confined process
             os.kill(pid, signal.SIGCONT)
-            _log.warning("the %s (process %d) was stopped; sent SIGCONT", _WORDS[name], pid)
+            _supervision.warning("the %s (process %d) was stopped; sent SIGCONT", _WORDS[name], pid)

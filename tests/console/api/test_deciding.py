@@ -75,7 +75,7 @@ def test_keys_belong_to_their_caller(served, admin, uma, ask):
     number, key = ask(), {"Idempotency-Key": "theirs"}
     path = f"{API}/requests/{number}/deny"
     assert admin.post(path, headers=key).status_code == 200
-    with served.bearer(served.person("eve", role="super")) as eve:
+    with served.bearer(served.person("second-admin", role="super")) as eve:
         refused(eve.post(path, headers=key), 409, "external_access_conflict")
     refused(uma.post(path, headers=key), 403, "external_access_admin_required")
     note = f"{API}/requests/{number}/notes"

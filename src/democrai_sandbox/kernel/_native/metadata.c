@@ -252,31 +252,42 @@ static bool is_writable(pid_t pid, int number)
     return lstat(link, &found) == 0 && (found.st_mode & S_IWUSR);
 }
 
-/* The C library changes the mode of an open file by this name. Here it would mean a descriptor of the supervisor. */
-static bool is_own_descriptor(const char *path, int *number)
+/* The C library and the guard name open files and folders like this. Here it would mean those of the supervisor.
+ * Returns the rest of the path after the number; NULL for another path. */
+static const char *after_own_descriptor(const char *path, int *number)
 {
     static const char own[] = "/proc/self/fd/";
     if (strncmp(path, own, sizeof own - 1) != 0) {
-        return false;
+        return NULL;
     }
     char *end;
     const char *digits = path + sizeof own - 1;
     long value = strtol(digits, &end, 10);
-    if (*digits < '0' || *digits > '9' || *end != 0 || value > INT_MAX) {
-        return false;
+    if (*digits < '0' || *digits > '9' || (*end != 0 && *end != '/') || value > INT_MAX) {
+        return NULL;
     }
     *number = (int)value;
-    return true;
+    return end;
 }
 
-/* Finds the descriptor that the call is about, if any. */
-static int find_descriptor(Change *change, const char *path)
+/* Finds the descriptor that the call is about, if any, or the one from which the path starts. */
+static int find_descriptor(Change *change, char path[PATH_MAX])
 {
-    if (*path == 0 && !(change->flags & AT_EMPTY_PATH)) {
-        return -ENOENT;
-    }
-    if (*path == 0 || (!(change->flags & AT_SYMLINK_NOFOLLOW) && is_own_descriptor(path, &change->folder))) {
+    if (*path == 0) {
         change->by_descriptor = true;
+        return change->flags & AT_EMPTY_PATH ? 0 : -ENOENT;
+    }
+    int number;
+    const char *rest = after_own_descriptor(path, &number);
+    if (rest == NULL || (*rest == 0 && (change->flags & AT_SYMLINK_NOFOLLOW))) {
+        return 0;
+    }
+    change->folder = number;
+    change->by_descriptor = *rest == 0;
+    rest += strspn(rest, "/");
+    memmove(path, rest, strlen(rest) + 1);
+    if (*path == 0 && !change->by_descriptor) {
+        strcpy(path, "."); /* a slash at the end means a folder */
     }
     return 0;
 }
