@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from itertools import count, repeat
+from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+import democrai_sandbox
 from bench.registry import Case, add
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ START_LIMIT = 1.0
 APPROVAL_SECONDS = 1.0
 _READY_SECONDS = {100: 3.0, 1000: 10.0}
 _APPROVALS = 50
+_NODE = Path(__file__).parents[1] / "isolated_node.py"
 _numbers = count()
 
 
@@ -34,8 +37,10 @@ def _bare(turns: int) -> int:
 def _node(bed: Fixture, what: str, modules: int) -> subprocess.Popen[str]:
     base = bed.ground.temp / f"node-{os.getpid()}-{next(_numbers)}"
     base.mkdir()
-    command = [sys.executable, "-m", "bench.isolated_node", what, str(base), str(modules)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-P", str(_NODE), what, str(base), str(modules)]
+    # As for a host: subjects read the application's folders on its path, and here they would read this repository.
+    environment = os.environ | {"PYTHONPATH": str(Path(democrai_sandbox.__file__).parents[1])}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def _asked(node: subprocess.Popen[str], turns: int) -> int:
