@@ -1,6 +1,7 @@
-"""A node whose modules run in confined workers: ``node.py WHAT FOLDER MODULES``, then one line of turns at a time.
+"""A node whose modules run in confined workers: ``isolated_node.py WHAT FOLDER MODULES``.
 
-It is a process of its own, because the guard of a measured process is already configured.
+It reads numbers of turns, one per line. It is a separate process, because the guard of a measured process is already
+configured.
 """
 
 from __future__ import annotations

@@ -42,11 +42,12 @@ class ModeReport(NamedTuple):
 
     mode: RunMode
     reason: str
+    fix: str = ""
 
 
 def modes(sandbox: Sandbox) -> Callable[[RegisteredExtension], ModeReport]:
     """Return a function for the mode of each extension, with the state of the kernel layer measured once."""
-    in_worker = _in_worker(sandbox)
+    in_worker = worker_mode(sandbox)
     settings = sandbox.runtime.settings
 
     def mode(extension: RegisteredExtension) -> ModeReport:
@@ -59,40 +60,42 @@ def modes(sandbox: Sandbox) -> Callable[[RegisteredExtension], ModeReport]:
     return mode
 
 
-def _in_worker(sandbox: Sandbox) -> ModeReport:
+def worker_mode(sandbox: Sandbox) -> ModeReport:
+    """Return the mode of all workers."""
     kernel = sandbox.kernel
     if not kernel.settings.wants_spawn_server:
         return ModeReport(RunMode.GUARDED, "sandbox.os.enabled is false")
     if sandbox.runtime.confinement.has_landlock and not kernel.unfiltered:
         return ModeReport(RunMode.CONFINED, "Landlock and seccomp restrict its worker")
     missing = kernel.status()["spawn_server"]
-    return ModeReport(RunMode.DEGRADED, f"{missing.reason}; {missing.fix}" if missing.fix else missing.reason)
+    return ModeReport(RunMode.DEGRADED, missing.reason, missing.fix)
 
 
 def count_modes(sandbox: Sandbox) -> dict[str, int]:
-    """Return the number of extensions by mode."""
+    """Return the number of extensions by mode, without broken ones."""
+    return dict(sorted(Counter(one.mode.value for one in _by_subject(sandbox).values()).items()))
+
+
+def _by_subject(sandbox: Sandbox) -> dict[str, ModeReport]:
     mode = modes(sandbox)
-    return dict(
-        sorted(Counter(mode(one).mode.value for one in sandbox.runtime.extensions if not one.is_broken).items())
-    )
+    return {str(one.subject): mode(one) for one in sandbox.runtime.extensions if not one.is_broken}
 
 
 def record_modes(sandbox: Sandbox, now: datetime) -> None:
     """Write to the audit log which extensions of this machine are not confined, if that has changed."""
-    mode = modes(sandbox)
-    found = {str(one.subject): mode(one) for one in sandbox.runtime.extensions if not one.is_broken}
-    open_ones = {label: list(one) for label, one in sorted(found.items()) if one.mode is not RunMode.CONFINED}
+    found = _by_subject(sandbox)
+    others = {label: [one.mode, one.reason] for label, one in sorted(found.items()) if one.mode != RunMode.CONFINED}
     machine = sandbox.access.bus.node.partition(":")[0]
     about = {
-        "text": f"isolation: {len(open_ones)} of {len(found)} extensions are not confined on {machine}",
+        "text": f"isolation: {len(others)} of {len(found)} extensions are not confined on {machine}",
         "change": _CHANGE,
         "node": machine,
-        "count": len(open_ones),
-        "extensions": dict(list(open_ones.items())[:_MOST_NAMED]),
+        "count": len(others),
+        "extensions": dict(list(others.items())[:_MOST_NAMED]),
     }
     last = _last_record(sandbox, machine)
     before = None if last is None else {name: last[name] for name in ("count", "extensions")}
-    if before != {"count": about["count"], "extensions": about["extensions"]} and (before or open_ones):
+    if before != {"count": about["count"], "extensions": about["extensions"]} and (before or others):
         sandbox.runtime.store.note(about, before=before, now=now)
 
 

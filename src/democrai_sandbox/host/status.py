@@ -23,7 +23,7 @@ from democrai_sandbox.runtime.store import TaskFilter
 from democrai_sandbox.runtime.store.values import UNFINISHED
 
 from .directories import declared_files
-from .run_modes import count_modes
+from .run_modes import RunMode, count_modes, worker_mode
 from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
 
 if TYPE_CHECKING:
@@ -204,12 +204,10 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
         "closed": held.closed,
     }
     line = ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)
-    if held.has_landlock:
-        return line
-    if not sandbox.kernel.settings.wants_spawn_server:
-        return line.ok(f"{summary}; the kernel does not confine them: sandbox.os.enabled is false")
-    missing = sandbox.kernel.status()["spawn_server"]
-    return line.degraded(f"{summary}; only the guard restricts their files: {missing.reason}", missing.fix)
+    mode, reason, fix = worker_mode(sandbox)
+    if mode is RunMode.DEGRADED:
+        return line.degraded(f"{summary}; the kernel does not confine workers completely: {reason}", fix)
+    return line if mode is RunMode.CONFINED else line.ok(f"{summary}; the kernel does not confine workers: {reason}")
 
 
 def _number(count: int, one: str, many: str = "") -> str:

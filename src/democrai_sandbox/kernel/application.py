@@ -40,6 +40,7 @@ __all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "unenforced
 
 _log = logging.getLogger(__name__)
 _supervision = logging.getLogger("democrai_sandbox.kernel.supervisor")
+"""Logs ends and restarts of processes, under a name of its own, by which operators can filter."""
 _ANSWER_SECONDS = 2.0
 """Seconds to wait for the spawn server's statistics while a caller reads the status."""
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})

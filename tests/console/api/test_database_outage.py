@@ -34,7 +34,9 @@ def hosted(tmp_path, **stream):
         closing=asyncio.Event(),
         observations=Observations(),
         kernel=SimpleNamespace(egress=None, spawn=None, supervisor=None),
-        runtime=SimpleNamespace(extensions=(), limits_reached={}, store=RuntimeStore(access.store.database)),
+        runtime=SimpleNamespace(
+            extensions=(), limits_reached={("module:a", "memory_mb"): 2}, store=RuntimeStore(access.store.database)
+        ),
     )
     access.stop()
 
@@ -101,6 +103,7 @@ def test_metrics_without_a_store(host):
     numbers = Metrics(host)
     assert b"democrai_store_reachable 1.0" in numbers.text()
     assert b"democrai_pending_requests 0.0" in numbers.text()
+    assert b'democrai_limits_reached_total{limit="memory_mb",subject="module:a"} 2.0' in numbers.text()
     lose(host)
     told = numbers.text()
     assert b"democrai_store_reachable 0.0" in told

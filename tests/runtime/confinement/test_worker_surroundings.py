@@ -107,6 +107,29 @@ def test_each_worker_has_a_temp_folder_of_its_own(case):
     }
 
 
+def left_over(world):
+    import fcntl
+
+    lab = world.load(LAB)["Lab"](world)
+    lab.house.extension("one", MODULE)
+    around = f"{lab.house.base}/data/temp"
+    for name in ("killed", "running"):
+        os.makedirs(f"{around}/{name}/module-one")
+    lock = os.open(f"{around}/running", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    async def story():
+        folder, *_ = await lab.action("one", "temp")
+        return sorted(set(os.listdir(around)) - {os.path.basename(os.path.dirname(folder))})
+
+    return lab.serve(story, **WORKER)
+
+
+def test_temp_folders_of_killed_hosts_are_removed(case):
+    """Those of another running host stay."""
+    assert case.run(left_over) == ["running"]
+
+
 def folders(world):
     lab = (parts := world.load(LAB))["Lab"](world)
     house, entry = lab.house, parts["entry"]

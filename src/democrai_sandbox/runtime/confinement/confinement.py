@@ -6,10 +6,12 @@ Without a kernel layer nothing is confined, and the runtimes work unchanged.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -185,11 +187,9 @@ class Confinement:
         return ConfinedWorker(confined, starter, rights)
 
     def _temp_folder(self) -> str:
-        """Return the folder for the temp folders of the workers, which is protected like all data and ends with us."""
+        """Return the folder for the temp folders of the workers. No subject reads it, and this process removes it."""
         if self._temp is None:
-            folder = Path(self._settings.data_dir, "temp")
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._temp = TemporaryDirectory(dir=folder, prefix=f"{os.getpid()}-", ignore_cleanup_errors=True)
+            self._temp = _own_folder(Path(self._settings.data_dir, "temp"))
         return self._temp.name
 
     def temp_of(self, subject: Subject) -> tuple[str, ...]:
@@ -239,6 +239,28 @@ class Confinement:
         finally:
             self._following.installs.end(wanted)
             self._following.changed()
+
+
+def _own_folder(around: Path) -> TemporaryDirectory[str]:
+    """Create a folder of this process, and remove those of killed processes, which are no longer locked."""
+    around.mkdir(mode=0o700, parents=True, exist_ok=True)
+    outer = os.open(around, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(outer, fcntl.LOCK_EX)  # so that no other process sees a folder before its lock
+        for other in around.iterdir():
+            lock = os.open(other, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                rmtree(other, ignore_errors=True)
+            except BlockingIOError:
+                continue
+            finally:
+                os.close(lock)
+        own = TemporaryDirectory(dir=around, ignore_cleanup_errors=True)
+        fcntl.flock(os.open(own.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX)  # held to the end
+    finally:
+        os.close(outer)
+    return own
 
 
 def declared_folders(manifest: Manifest | None) -> tuple[str, ...]:

@@ -29,9 +29,8 @@ from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import Operation, ResourceType, TargetKind, is_at_or_below, parse_declaration
 from democrai_sandbox.runtime.child_process import wait_until_readable
 from democrai_sandbox.runtime.children.path_rights import decoded, named_programs
-from democrai_sandbox.runtime.children.program_files import executed_files
 
-from .process_paths import ProcessRights, ProtectedPaths, followed, runtime_paths, written_places
+from .process_paths import ProcessRights, ProtectedPaths, executed_files, followed, runtime_paths, written_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -245,8 +244,10 @@ class Confiner:
 
     def _make_folders(self, rights: ProcessRights) -> None:
         """Create the declared folders that are missing: the kernel cannot allow a path that does not exist."""
+        if not rights.folders or not self._abi:
+            return
         written = written_places(rights.rules, *rights.write, *rights.written)
-        for path in rights.folders if self._abi else ():
+        for path in rights.folders:
             above, _, name = path.rpartition("/")
             parent = None if lexists(path) else followed(above or "/", written)
             if parent is not None and not any(is_at_or_below(f"{parent}/{name}", place) for place in rights.protected):
@@ -484,8 +485,7 @@ class ConfinedStarter:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([work])
             if not work.cancelled() and work.exception() is None:
-                work.result().kill()
-                work.result().close()
+                _starts.submit(work.result().discard)
             raise
 
     def _started(self, prepared: PreparedConfinement, what: ProgramStart) -> ConfinedProcess:
@@ -499,9 +499,9 @@ class ConfinedStarter:
         """Create the temp folder, which has to exist when the process is confined, and prepare the confinement."""
         with self._lock:
             self._running += 1
+        try:
             if self._temp:
                 Path(self._temp).mkdir(mode=0o700, exist_ok=True)
-        try:
             return self._confiner.prepare(rights)
         except BaseException:
             self._ended()
@@ -562,6 +562,13 @@ class ConfinedProcess:
                 self._returncode = await asyncio.shield(loop.run_in_executor(_starts, self._collected))
                 await asyncio.shield(loop.run_in_executor(_starts, self._release))
         return self._returncode
+
+    def discard(self) -> None:
+        """Kill it and release everything, on a thread, instead of waiting for its end."""
+        self.kill()
+        self.close()
+        self._collected()
+        self._release()
 
     def _release(self) -> None:
         self._confiner.release(self._prepared)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors.extensions import FrameError, WorkerCrashed, WorkerFailed, WorkerFlooded
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
-from .codec import Frame, FrameReader, decode, encode
+from .codec import Frame, FrameReader, decode, encode, unsent
 from .process import command_of, environment_of
 
 if TYPE_CHECKING:
@@ -163,11 +163,9 @@ class HostSocket:
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def _keep(self, frame: Sequence[bytes], sent: int) -> None:
-        for part in frame:
-            if sent < len(part):
-                self._unsent.append(memoryview(part)[sent:])
-                self.unsent += len(part) - sent
-            sent = max(0, sent - len(part))
+        for rest in unsent(frame, sent):
+            self._unsent.append(rest)
+            self.unsent += len(rest)
 
     async def read_rest(self) -> None:
         """Handle all remaining messages of a process that has ended."""

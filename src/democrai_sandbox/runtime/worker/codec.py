@@ -18,7 +18,7 @@ from democrai_sandbox.guard import plain, read_frame
 from democrai_sandbox.policy import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 LARGEST = 64 * 1024 * 1024
 """Default maximum bytes of one frame."""
@@ -89,6 +89,14 @@ def encode_parts(message: Any, *, largest: int = LARGEST) -> tuple[bytes, ...]:
     if not blobs:
         return (head,)
     return (head, *blobs) if rest > LARGE and len(blobs) <= _MOST_PARTS else (b"".join((head, *blobs)),)
+
+
+def unsent(parts: Iterable[bytes], sent: int) -> Iterator[memoryview]:
+    """Yield what is left of the parts of a frame after ``sent`` bytes."""
+    for part in parts:
+        if sent < len(part):
+            yield memoryview(part)[sent:]
+        sent = max(0, sent - len(part))
 
 
 def _text_and_blobs(message: Any) -> tuple[str, list[bytes]]:

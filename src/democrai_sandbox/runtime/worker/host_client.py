@@ -15,7 +15,7 @@ from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputEr
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
 from .calls import present_number
-from .codec import FrameReader, encode_parts
+from .codec import FrameReader, encode_parts, unsent
 from .process import CallIdentity
 
 if TYPE_CHECKING:
@@ -72,11 +72,8 @@ class WorkerSocket:
             if not parts:
                 self._socket.sendall(first)
                 return
-            sent = self._socket.sendmsg((first, *parts))
-            for part in (first, *parts):
-                if sent < len(part):
-                    self._socket.sendall(memoryview(part)[sent:])
-                sent = max(0, sent - len(part))
+            for rest in unsent((first, *parts), self._socket.sendmsg((first, *parts))):
+                self._socket.sendall(rest)
 
     def reply(self, number: int, outcome: Any) -> None:
         """Send the outcome of a call; if it cannot be encoded, send that error instead."""

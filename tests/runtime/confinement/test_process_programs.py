@@ -11,7 +11,7 @@ import pytest
 
 from democrai_sandbox.policy import parse_access
 from democrai_sandbox.runtime.children.path_rights import named_programs
-from democrai_sandbox.runtime.children.program_files import executed_files, loader_of
+from democrai_sandbox.runtime.confinement.process_paths import executed_files, loader_of
 
 SHELL = shutil.which("sh")
 
