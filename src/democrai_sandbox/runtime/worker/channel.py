@@ -158,8 +158,8 @@ class HostSocket:
         except OSError:
             self._end_unless_more()
             return
-        self._keep(frame, sent)
-        if self._unsent:
+        if sent < sum(map(len, frame)):
+            self._keep(frame, sent)
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def _keep(self, frame: Sequence[bytes], sent: int) -> None:
