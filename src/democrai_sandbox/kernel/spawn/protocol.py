@@ -60,6 +60,8 @@ NUMBERS = (
 """Fixed fields of every start request, in this order: counts, indexes of descriptors, values."""
 _FRONT = struct.Struct(f"{_SIZES.format}{len(NUMBERS)}q")
 _WALL, _FORK, _HAS_PLAN, _METADATA = (3 + NUMBERS.index(name) for name in ("wall", "fork", "has_plan", "metadata"))
+REPORT = struct.Struct("=i16si")
+"""Report about a start: error number, step and process id, as written by ``_native/confined.c``."""
 _FORKED = struct.Struct("=iIQ??")
 """Request to the template: numbers of files and rulesets, mark, and whether the last descriptors are a socket of the
 supervisor, and the start request."""

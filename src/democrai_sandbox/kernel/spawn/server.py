@@ -16,7 +16,6 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 from contextlib import suppress
@@ -57,8 +56,6 @@ _SPARE_DESCRIPTORS = 300
 _PER_CHILD = 3
 _READABLE = select.EPOLLIN
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
-_REPORT = struct.Struct("=i16si")
-"""Error number, step and pid, as written by ``_native/confined.c``."""
 
 
 def native_module() -> Any:
@@ -213,9 +210,9 @@ def _close_all(descriptors: list[int]) -> None:
 
 def _failure_of(report: bytes) -> FailedStepError | None:
     """Return the step at which a program failed; None for a running program."""
-    if len(report) < _REPORT.size:
+    if len(report) < protocol.REPORT.size:
         return None
-    number, step, _ = _REPORT.unpack_from(report)
+    number, step, _ = protocol.REPORT.unpack_from(report)
     if not number:
         return None
     return FailedStepError(step.rstrip(b"\0").decode("ascii", "replace"), OSError(number, os.strerror(number)))
@@ -482,8 +479,8 @@ class ServerLoop:
     def _serve_fork(self, report: int) -> None:
         """Answer for a worker: it runs, or a step failed, or the template has ended."""
         fork = self._template.take(report)
-        told = os.read(report, _REPORT.size)
-        if len(told) < _REPORT.size:
+        told = os.read(report, protocol.REPORT.size)
+        if len(told) < protocol.REPORT.size:
             self._refuse_fork(fork, FailedStepError("template", OSError(errno.ECHILD, "")))
             return
         self._template.forked()
@@ -492,7 +489,7 @@ class ServerLoop:
             self._refuse_fork(fork, failure)
             return
         os.close(report)
-        _, _, pid = _REPORT.unpack(told)
+        _, _, pid = protocol.REPORT.unpack(told)
         try:
             deadline = _deadline(fork.wall_seconds)
             child = children.StartedProgram(pid, os.pidfd_open(pid), fork.lifeline, deadline, fork.mark)

@@ -12,7 +12,6 @@ import importlib
 import locale
 import os
 import select
-import struct
 import sys
 import tempfile
 import time
@@ -28,9 +27,6 @@ from . import main, script  # noqa: F401 - imported here, so that no worker has 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_REPORT = struct.Struct("=i16si")
-"""Format written by ``_native/confined.c``."""
 
 
 def serve(link: int, packages: Sequence[str]) -> list[str]:
@@ -75,7 +71,7 @@ def _forked(packet: bytes, descriptors: list[int], null: int) -> tuple[list[str]
             raise
         number = getattr(error, "errno", None) or errno.EINVAL
         with suppress(OSError):
-            os.write(descriptors[0], _REPORT.pack(number, b"template", 0))
+            os.write(descriptors[0], protocol.REPORT.pack(number, b"template", 0))
     if worker is None:
         for descriptor in descriptors:
             os.close(descriptor)
