@@ -292,7 +292,7 @@ def story_of(world):
             run = (
                 modules.render("probe", params, caller)
                 if kind == "render"
-                else modules.action("probe", name, params, caller)
+                else modules.call("probe", kind, name, params, caller, seconds=2.0 if name == "hangs" else None)
             )
             told.append([f"{kind} {name} {params}", *await here["outcome"](run)])
         audit = [
@@ -308,7 +308,7 @@ def story_of(world):
             "web": house.web.asked,
         }
 
-    return lab.serve(story, isolation={"default": world.args[0]}, call_timeout=5.0)
+    return lab.serve(story, isolation={"default": world.args[0]}, call_timeout=50.0)
 
 
 def plain(text, folder):
