@@ -46,6 +46,9 @@ def _putrequest(original: Method) -> Method:
     del original
 
     def putrequest(self: Any, method: str, url: str, *_: Any, **__: Any) -> None:
+        # An open connection knows its origin, so that the core needs no URL.
+        if self.sock is not None and _core.request_on(self.sock, method, url):
+            return
         # CONNECT has no URL but a host for a tunnel, which the core checks when it is sent.
         if method != "CONNECT":
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))

@@ -296,6 +296,7 @@ static PyMethodDef methods[] = {
      "Say that approvals have changed: running activations ask the decider again. Refused inside a guard."},
     {"candidate", core_candidate, METH_VARARGS, NULL},
     {"request", (PyCFunction)(void (*)(void))core_request, METH_FASTCALL, NULL},
+    {"request_on", (PyCFunction)(void (*)(void))core_request_on, METH_FASTCALL, NULL},
     {"origin", core_origin, METH_VARARGS, NULL},
     {"websocket", core_websocket, METH_O, NULL},
     {"websocket_use", core_websocket_use, METH_VARARGS, NULL},

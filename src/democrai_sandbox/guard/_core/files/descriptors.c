@@ -150,11 +150,17 @@ bool descriptor_owned(const State *state, int fd, Wire **wire)
     return true;
 }
 
+/* The wire of a descriptor with this number, which may have been closed since. Borrowed, or NULL. */
+Wire *descriptor_wire(int fd)
+{
+    return fd >= 0 && fd < owners_size ? owners[fd].wire : NULL;
+}
+
 /* Whether the socket was connected for requests. Avoids a system call when it certainly was not. */
 bool descriptor_has_wire(const State *state, int fd)
 {
     Wire *wire = NULL;
-    return fd >= 0 && fd < owners_size && owners[fd].wire != NULL && descriptor_owned(state, fd, &wire) && wire != NULL;
+    return descriptor_wire(fd) != NULL && descriptor_owned(state, fd, &wire) && wire != NULL;
 }
 
 static void strip_deleted(char *path, const struct stat *info)

@@ -112,6 +112,7 @@ PyObject *on_fault_file(State *state, Call *call);
 bool descriptor_owned(const State *state, int fd, Wire **wire);
 void descriptor_attach(int fd, Wire *wire);
 void descriptor_approved(const State *state, int fd);
+Wire *descriptor_wire(int fd);
 bool descriptor_has_wire(const State *state, int fd);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);

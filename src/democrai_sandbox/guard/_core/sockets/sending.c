@@ -33,29 +33,31 @@ static bool plain_flags(const Call *call, Py_ssize_t at)
     return known && (flags & ~(long)(MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE)) == 0;
 }
 
-/* The bytes are copied before they are read, because other code might change them during the send. For a body only the
+/* A view is copied before it is read, because other code might change the bytes during the send. For a body only the
  * length counts; its view is sent, so the object cannot return other data. */
-static PyObject *send_on_wire(State *state, Call *call, Wire *wire, PyObject *view)
+static PyObject *send_on_wire(State *state, Call *call, Wire *wire, PyObject *data)
 {
-    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
+    bool exact = PyBytes_CheckExact(data);
+    const Py_buffer *buffer = exact ? NULL : PyMemoryView_GET_BUFFER(data);
+    Py_ssize_t length = exact ? PyBytes_GET_SIZE(data) : buffer->len;
     PyObject *result;
-    if (!plain_flags(call, 1) || !PyBuffer_IsContiguous(buffer, 'C')) {
+    if (!plain_flags(call, 1) || (!exact && !PyBuffer_IsContiguous(buffer, 'C'))) {
         refuse_target("this connection was opened for HTTP requests: send() takes plain bytes and no flags here");
         return NULL;
     }
-    if (wire_skips(wire, (size_t)buffer->len)) {
+    if (wire_skips(wire, (size_t)length)) {
         wire_skip(wire);
-        result = call_with(call, 0, view);
-        wire_skipped(wire, sent_by(call, result, buffer->len));
+        result = call_with(call, 0, data);
+        wire_skipped(wire, sent_by(call, result, length));
         return result;
     }
-    PyObject *copy = PyBytes_FromStringAndSize(buffer->buf, buffer->len);
-    if (copy == NULL || wire_begin(state, wire, PyBytes_AS_STRING(copy), (size_t)buffer->len) < 0) {
+    PyObject *copy = exact ? Py_NewRef(data) : PyBytes_FromStringAndSize(buffer->buf, length);
+    if (copy == NULL || wire_begin(state, wire, PyBytes_AS_STRING(copy), (size_t)length) < 0) {
         Py_XDECREF(copy);
         return NULL;
     }
     result = call_with(call, 0, copy);
-    wire_end(wire, PyBytes_AS_STRING(copy), sent_by(call, result, buffer->len), (size_t)buffer->len);
+    wire_end(wire, PyBytes_AS_STRING(copy), sent_by(call, result, length), (size_t)length);
     Py_DECREF(copy);
     return result;
 }
@@ -131,10 +133,13 @@ PyObject *on_send(State *state, Call *call)
     else if (own && wire == NULL) {
         PyErr_SetFromErrno(PyExc_OSError);
     }
-    else if ((view = PyMemoryView_FromObject(data)) != NULL) {
+    else if (own) {
         wire_share(wire);
-        result = own ? send_on_wire(state, call, wire, view) : send_on_foreign(state, call, fd, view);
+        result = send_on_wire(state, call, wire, data);
         wire_drop(wire);
+    }
+    else if ((view = PyMemoryView_FromObject(data)) != NULL) {
+        result = send_on_foreign(state, call, fd, view);
         Py_DECREF(view);
     }
     Py_DECREF(data);
@@ -416,4 +421,40 @@ PyObject *core_may_use(PyObject *module, PyObject *socket)
     Wire *wire;
     PyErr_Clear();
     return PyBool_FromLong(fd < 0 || descriptor_owned(state, fd, &wire));
+}
+
+/* The text of an exact string in ASCII; NULL for others. */
+static const char *plain_text(PyObject *object)
+{
+    bool plain = PyUnicode_CheckExact(object) && PyUnicode_IS_COMPACT_ASCII(object);
+    const char *text = plain ? (const char *)PyUnicode_1BYTE_DATA(object) : NULL;
+    return plain && strlen(text) == (size_t)PyUnicode_GET_LENGTH(object) ? text : NULL;
+}
+
+/* request_on(socket, method, target): checks a request line before it is written to a connection that was opened for
+ * requests. False if the connection cannot tell what the request is for. */
+PyObject *core_request_on(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = state_guarding();
+    if (nargs != 3 || state == NULL) {
+        return nargs == 3 ? Py_NewRef(Py_True) : PyErr_Format(PyExc_TypeError, "request_on(socket, method, target)");
+    }
+    int fd = socket_number(args[0]);
+    const char *method = plain_text(args[1]), *target = plain_text(args[2]);
+    Wire *wire = method && target ? descriptor_wire(fd) : NULL;
+    if (wire == NULL) {
+        Py_RETURN_FALSE;
+    }
+    if (wire_repeats(wire, state, method, target)) {
+        Py_RETURN_TRUE;
+    }
+    if (!descriptor_owned(state, fd, &wire) || wire == NULL) {
+        Py_RETURN_FALSE;
+    }
+    Py_INCREF(state);
+    wire_share(wire);
+    int known = wire_check(state, wire, method, target);
+    wire_drop(wire);
+    Py_DECREF(state);
+    return known < 0 ? NULL : PyBool_FromLong(known);
 }

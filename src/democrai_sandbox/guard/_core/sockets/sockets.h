@@ -38,6 +38,7 @@ int permit_endpoint(State *state, const Address *address, int port, const Host *
 
 /* ---- sending.c ----------------------------------------------------------------------------------------------- */
 PyObject *core_may_use(PyObject *module, PyObject *socket);
+PyObject *core_request_on(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *on_sendto(State *state, Call *call);
 PyObject *on_sendmsg(State *state, Call *call);
 PyObject *on_send(State *state, Call *call);

@@ -100,6 +100,12 @@ static int check_lines(const Reader *reader, size_t from)
     return 0;
 }
 
+void reader_begin_body(Reader *reader, uint64_t length)
+{
+    reader->left = length;
+    reader->mode = length > 0 ? IN_BODY : AT_START;
+}
+
 static void after_head(Reader *reader, const WireRequest *request)
 {
     reader->used = 0;
@@ -118,7 +124,7 @@ static void after_head(Reader *reader, const WireRequest *request)
         reader->mode = IN_SIZE;
     }
     else {
-        reader->mode = request->body ? IN_BODY : AT_START;
+        reader_begin_body(reader, request->body);
     }
 }
 
@@ -172,10 +178,13 @@ static Py_ssize_t read_head(Reader *reader, State *state, const char *data, size
     memset(&request, 0, offsetof(WireRequest, tunnel));
     request.text = reader->head;
     request.length = reader->used;
-    Py_CLEAR(reader->socket_url);
-    if (request_check(state, &reader->origin, &request, &reader->socket_url) < 0) {
+    int result = request_check(state, &reader->origin, &request);
+    Py_XSETREF(reader->socket_url, request.socket_url);
+    if (result < 0) {
         return -1;
     }
+    reader->heads++;
+    reader->known = !request.asked && !request.chunked;
     after_head(reader, &request);
     return taken;
 }

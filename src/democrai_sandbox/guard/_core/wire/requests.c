@@ -224,9 +224,9 @@ static int compose(const char *scheme, Span authority, Span target, Url *url)
     return result;
 }
 
-static int require_url(State *state, unsigned operations, Url *url, bool websocket, PyObject **socket_url)
+static int require_url(State *state, unsigned operations, Url *url, WireRequest *request)
 {
-    bool secure = is_secure(url->scheme);
+    bool secure = is_secure(url->scheme), websocket = request->websocket;
     const char *scheme = websocket ? (secure ? "wss" : "ws") : (secure ? "https" : "http");
     if (url_with_scheme(url, scheme) < 0) {
         return -1;
@@ -238,6 +238,7 @@ static int require_url(State *state, unsigned operations, Url *url, bool websock
     if (!websocket && (state == NULL || (granted & operations) == operations)) {
         return 0; /* the usual case needs no text */
     }
+    request->asked = true;
     PyObject *text = url_text(url);
     int result = text ? 0 : -1;
     for (unsigned bit = NET_CONNECT; bit <= NET_SEND; bit <<= 1) {
@@ -246,7 +247,7 @@ static int require_url(State *state, unsigned operations, Url *url, bool websock
         }
     }
     if (result == 0 && websocket) {
-        Py_XSETREF(*socket_url, Py_NewRef(text));
+        Py_XSETREF(request->socket_url, Py_NewRef(text));
     }
     Py_XDECREF(text);
     return result;
@@ -303,17 +304,17 @@ static bool names_same(Span host, const Url *url)
 }
 
 /* If the Host header names another host than `url`, both must be permitted: a server or proxy may use either. */
-static int require_both(State *state, Url *url, const Head *head, unsigned operations, PyObject **socket_url)
+static int require_both(State *state, Url *url, const Head *head, unsigned operations, WireRequest *request)
 {
     Url named;
-    int result = require_url(state, operations, url, head->websocket, socket_url);
+    int result = require_url(state, operations, url, request);
     if (result < 0 || head->hosts == 0 || names_same(head->host, url)) {
         return result;
     }
     Span path = {url_path(url), strlen(url_path(url))};
     result = compose(url->scheme, head->host, path, &named);
     if (result == 0) {
-        result = same_origin(url, &named) ? 0 : require_url(state, operations, &named, head->websocket, socket_url);
+        result = same_origin(url, &named) ? 0 : require_url(state, operations, &named, request);
         url_clear(&named);
     }
     return result;
@@ -322,7 +323,7 @@ static int require_both(State *state, Url *url, const Head *head, unsigned opera
 /* "GET http://host/path" for a proxy. Only a connection that was permitted as a proxy takes requests for other hosts.
  */
 static int check_absolute_form(State *state, const WireOrigin *origin, const Head *head, unsigned operations,
-                               PyObject **socket_url)
+                               WireRequest *request)
 {
     Url url, dialled;
     int result = url_read(head->target.text, head->target.length, &url);
@@ -338,19 +339,19 @@ static int check_absolute_form(State *state, const WireOrigin *origin, const Hea
         Py_XDECREF(target);
         url_clear(&dialled);
     }
-    result = result < 0 ? -1 : require_both(state, &url, head, operations, socket_url);
+    result = result < 0 ? -1 : require_both(state, &url, head, operations, request);
     url_clear(&url);
     return result;
 }
 
 static int check_origin_form(State *state, const WireOrigin *origin, const Head *head, unsigned operations,
-                             PyObject **socket_url)
+                             WireRequest *request)
 {
     Url url;
     if (compose_dialled(origin, head->target, &url) < 0) {
         return -1;
     }
-    int result = require_both(state, &url, head, operations, socket_url);
+    int result = require_both(state, &url, head, operations, request);
     const Host *shown = &origin->shown; /* in the handshake: a server with many names goes by it */
     if (result == 0 && shown->key[0] != '\0' && strcmp(shown->key, url.host.key) != 0) {
         WireOrigin other = *origin;
@@ -358,7 +359,7 @@ static int check_origin_form(State *state, const WireOrigin *origin, const Head 
         other.host = *shown;
         result = compose_dialled(&other, head->target, &named);
         if (result == 0) {
-            result = require_url(state, operations, &named, head->websocket, socket_url);
+            result = require_url(state, operations, &named, request);
             url_clear(&named);
         }
     }
@@ -372,35 +373,47 @@ int stream_check(State *state, const WireOrigin *origin, const char *method, con
 {
     Head head = {.method = {method, strlen(method)}, .target = {path, strlen(path)}, .host = {host, strlen(host)}};
     WireRequest request = {.chunked = body};
-    PyObject *nothing = NULL;
     head.hosts = 1;
     if ((path[0] != '/' && strcmp(path, "*") != 0) || strchr(path, '#') != NULL) {
         return odd("its path does not begin with '/', or holds a fragment");
     }
-    return check_origin_form(state, origin, &head, operations_of(&head, &request), &nothing);
+    return check_origin_form(state, origin, &head, operations_of(&head, &request), &request);
+}
+
+static int check_line(State *state, const WireOrigin *origin, const Head *head)
+{
+    WireRequest request;
+    Url url;
+    memset(&request, 0, offsetof(WireRequest, tunnel));
+    if (compose_dialled(origin, head->target, &url) < 0) {
+        return -1;
+    }
+    int result = require_url(state, operation_of(head), &url, &request);
+    url_clear(&url);
+    return result;
+}
+
+/* Checks the method and path of a request that will be written. */
+int target_check(State *state, const WireOrigin *origin, const char *method, const char *target)
+{
+    Head head = {.method = {method, strlen(method)}, .target = {target, strlen(target)}};
+    return check_line(state, origin, &head);
 }
 
 /* Checks a request line that is sent before the rest of its head. */
 int line_check(State *state, const WireOrigin *origin, const char *text, size_t length)
 {
     Head head;
-    Url url;
     const char *end = memchr(text, '\r', length);
     memset(&head, 0, sizeof head);
     if (end == NULL || read_request_line(text, end, &head) < 0) {
         return end ? -1 : 0;
     }
-    if (head.target.text[0] != '/' || compose_dialled(origin, head.target, &url) < 0) {
-        return head.target.text[0] != '/' ? odd("its head is sent in parts") : -1;
-    }
-    PyObject *nothing = NULL;
-    int result = require_url(state, operation_of(&head), &url, false, &nothing);
-    url_clear(&url);
-    return result;
+    return head.target.text[0] == '/' ? check_line(state, origin, &head) : odd("its head is sent in parts");
 }
 
 /* 0 when the request may be sent; sets the framing of its body. `state` NULL: sets the framing only. */
-int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url)
+int request_check(State *state, const WireOrigin *origin, WireRequest *request)
 {
     Head head;
     if (read_all(request, &head) < 0) {
@@ -410,6 +423,5 @@ int request_check(State *state, const WireOrigin *origin, WireRequest *request, 
         return check_tunnel(state, &head, request);
     }
     bool star = head.target.length == 1 && head.target.text[0] == '*', plain = head.target.text[0] == '/' || star;
-    return (plain ? check_origin_form : check_absolute_form)(state, origin, &head, operations_of(&head, request),
-                                                             socket_url);
+    return (plain ? check_origin_form : check_absolute_form)(state, origin, &head, operations_of(&head, request), request);
 }

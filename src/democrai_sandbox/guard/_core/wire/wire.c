@@ -5,9 +5,19 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The head of the latest request that rules alone permitted. Rules do not change during an activation, so the same head
+ * needs no check in it. */
+typedef struct {
+    char *text;
+    size_t length, room;
+    uint64_t body;
+    uint64_t serial; /* of the activation */
+} KnownHead;
+
 struct Wire {
     int references;
-    bool busy;
+    bool busy, repeats; /* repeats: the current write begins with the known head */
+    KnownHead known;
     Reader *now, *next; /* both of `readers` */
     Reader readers[2];
     PyObject *refusal; /* why the last write was refused */
@@ -56,6 +66,7 @@ void wire_drop(Wire *wire)
         reader_clear(wire->next);
         Py_XDECREF(wire->pending);
         Py_XDECREF(wire->refusal);
+        PyMem_Free(wire->known.text);
         PyMem_Free(wire);
     }
 }
@@ -85,6 +96,67 @@ int wire_answers(const Wire *wire)
     return -1;
 }
 
+/* ---- known heads -------------------------------------------------------------------------------------- */
+
+static bool is_current(const KnownHead *known, const State *state)
+{
+    return known->length > 0 && known->serial == state->serial && LIKELY(!candidates_held);
+}
+
+/* Whether the data is the known head with a part of its body, or all of it. */
+static bool repeats_head(const Wire *wire, const State *state, const char *data, size_t length)
+{
+    const KnownHead *known = &wire->known;
+    return wire->now->mode == AT_START && is_current(known, state) && length >= known->length &&
+           length - known->length <= known->body && memcmp(data, known->text, known->length) == 0;
+}
+
+/* Keeps the head of a write that was one request, or its begin. */
+static void keep_head(Wire *wire, const State *state, const char *data, size_t length)
+{
+    enum { LONGEST_KEPT = 4096 };
+    const Reader *next = wire->next;
+    KnownHead *known = &wire->known;
+    bool plain = next->mode == AT_START || next->mode == IN_BODY;
+    const char *end = memmem(data, length, "\r\n\r\n", 4);
+    if (wire->now->mode != AT_START || next->heads != 1 || !next->known || !plain || end == NULL) {
+        return;
+    }
+    size_t size = (size_t)(end - data) + 4;
+    if (size > known->room) {
+        char *grown = size > LONGEST_KEPT ? NULL : PyMem_Realloc(known->text, size);
+        if (grown == NULL) {
+            return;
+        }
+        known->text = grown;
+        known->room = size;
+    }
+    memcpy(known->text, data, size);
+    known->length = size;
+    known->body = next->left + (length - size);
+    known->serial = state->serial;
+}
+
+/* Whether the known head begins with this request line. */
+bool wire_repeats(const Wire *wire, const State *state, const char *method, const char *target)
+{
+    const KnownHead *known = &wire->known;
+    size_t first = strlen(method), second = strlen(target);
+    return is_current(known, state) && known->length > first + second + 2 && known->text[first] == ' ' &&
+           known->text[first + 1 + second] == ' ' && memcmp(known->text, method, first) == 0 &&
+           memcmp(known->text + first + 1, target, second) == 0;
+}
+
+/* Checks a request line before its head is written: 1 if it is permitted, 0 if this connection cannot tell, -1 with a
+ * denial. */
+int wire_check(State *state, const Wire *wire, const char *method, const char *target)
+{
+    if (UNLIKELY(candidates_held) || target[0] != '/' || strchr(target, '#') != NULL) {
+        return 0;
+    }
+    return target_check(state, &wire->now->origin, method, target) < 0 ? -1 : 1;
+}
+
 /* Reads data before it is sent. After 0, wire_end() must follow with the sent length. Only one thread writes at a time,
  * because concurrent writers would be read as if they were alone. */
 int wire_begin(State *state, Wire *wire, const char *data, size_t length)
@@ -92,11 +164,18 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length)
     if (wire->busy) {
         return malformed("two threads write to it at once");
     }
-    reader_clear(wire->next);
     Py_CLEAR(wire->refusal);
+    if (repeats_head(wire, state, data, length)) {
+        wire->repeats = wire->busy = true;
+        wire_share(wire);
+        return 0;
+    }
+    wire->known.length = 0;
+    reader_clear(wire->next);
     if (reader_copy(wire->next, wire->now) < 0) {
         return -1;
     }
+    wire->next->heads = 0;
     wire->busy = true; /* a check may ask the decider, and another thread may run */
     wire_share(wire);
     if (reader_feed(wire->next, state, data, length) < 0) {
@@ -106,18 +185,26 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length)
         wire_drop(wire);
         return -1;
     }
+    keep_head(wire, state, data, length);
     return 0;
 }
 
 /* `sent` bytes were sent; -1: unknown. */
 void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
 {
+    if (wire->repeats && (size_t)sent == length) {
+        reader_begin_body(wire->now, wire->known.body);
+        reader_skip(wire->now, length - wire->known.length);
+        wire->repeats = wire->busy = false;
+        wire_drop(wire);
+        return;
+    }
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     if (sent < 0) {
         wire->now->mode = BROKEN;
     }
-    else if ((size_t)sent == length) {
+    else if ((size_t)sent == length && !wire->repeats) {
         Reader *before = wire->now;
         wire->now = wire->next;
         wire->next = before;
@@ -134,7 +221,7 @@ void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
         pipe_sent(wire->now->pipe, wire->now->position);
     }
     reader_clear(wire->next);
-    wire->busy = false;
+    wire->repeats = wire->busy = false;
     wire_drop(wire);
     PyErr_Clear();
     PyErr_Restore(type, value, trace);

@@ -10,8 +10,10 @@
 typedef struct {
     const char *text; /* from the method to the empty line */
     size_t length;
-    bool chunked, websocket, connects, closing;
+    bool chunked, websocket, connects;
+    bool asked; /* not permitted by rules alone */
     uint64_t body;
+    PyObject *socket_url; /* of a websocket: a new reference */
     int tunnel_port; /* of CONNECT */
     Host tunnel;     /* likewise, and not set otherwise */
 } WireRequest;
@@ -25,7 +27,8 @@ typedef struct {
 int line_check(State *state, const WireOrigin *origin, const char *head, size_t length);
 int stream_check(State *state, const WireOrigin *origin, const char *method, const char *path, const char *host,
                  bool body);
-int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url);
+int target_check(State *state, const WireOrigin *origin, const char *method, const char *target);
+int request_check(State *state, const WireOrigin *origin, WireRequest *request);
 
 /* ---- wire.c -------------------------------------------------------------------------------------------------- */
 typedef struct Wire Wire; /* see network.h: the socket was opened for requests, what is sent on it is read */
@@ -43,6 +46,8 @@ int wire_answers(const Wire *wire);
 int wire_again(Wire *wire, PyObject *data);
 void wire_unfinished(Wire *wire, PyObject *data);
 const Host *wire_host(const Wire *wire);
+bool wire_repeats(const Wire *wire, const State *state, const char *method, const char *target);
+int wire_check(State *state, const Wire *wire, const char *method, const char *target);
 Wire *wire_inside(const WireOrigin *origin);
 
 /* ---- tls_records.c ------------------------------------------------------------------------------------------- */
@@ -118,6 +123,8 @@ typedef struct {
     Stage mode;
     bool inner; /* what TLS encrypts */
     bool began; /* requests have been written: HTTP/2 can no longer begin */
+    int heads;  /* that the current write has completed */
+    bool known; /* the last of them has a body of a known length, and rules alone permit it */
     char *head;
     size_t used, room;
     uint64_t left;
@@ -135,6 +142,7 @@ int reader_copy(Reader *to, const Reader *from);
 void reader_clear(Reader *reader);
 int reader_feed(Reader *reader, State *state, const char *data, size_t length);
 Py_ssize_t reader_skip(Reader *reader, size_t length);
+void reader_begin_body(Reader *reader, uint64_t length);
 int malformed(const char *why);
 
 #endif
