@@ -23,7 +23,7 @@ _HTTPS_PORT = 443
 _HTTP_PORT = 80
 _SECURE = frozenset({"https", "wss"})
 _SCHEMES = frozenset({"http", "https", "ws", "wss"})
-_HTTP_PREFIXES = ("http://", "https://")
+HTTP_PREFIXES = ("http://", "https://")
 _LONGEST_CHAIN = 64
 _UPGRADE_LENGTH = 7
 
@@ -53,7 +53,7 @@ def is_web(url: object) -> bool:
     """Return whether a URL has an HTTP or websocket scheme; clients may support others, which are not checked here."""
     if not isinstance(url, str):
         return False
-    return url.startswith(_HTTP_PREFIXES) or url.partition(":")[0].lower() in _SCHEMES
+    return url.startswith(HTTP_PREFIXES) or url.partition(":")[0].lower() in _SCHEMES
 
 
 def asks_for_websocket(url: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 
 from .adapter import (
+    HTTP_PREFIXES,
     UNGUARDED,
     PermittedRequest,
     adapter,
@@ -48,9 +49,18 @@ def _connect(original: Method) -> Method:
         with _permitted(req, url):
             return await original(self, req, *args, **kwargs)
 
+    # URLs are immutable, and yarl returns the same object for the same text.
+    latest: tuple[Any, str] = (None, "")
+
     def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-        url = str(req.url)
-        if is_web(url):
+        nonlocal latest
+        known, url = latest
+        if req.url is not known:
+            url = str(req.url)
+            latest = (req.url, url)
+        if type(self) is own and url.startswith(HTTP_PREFIXES) and "Upgrade" not in req.headers:
+            _core.request(req.method, url)
+        elif is_web(url):
             if type(self) is not own:
                 return connect_with_ticket(self, req, url, *args, **kwargs)
             _ticket(req, url)
@@ -144,10 +154,8 @@ def _connection_key(place: int, original: Method) -> Method:
     """Give each subject separate keys, so that it never reuses the connection of another subject."""
 
     def connection_key(self: Any) -> Any:
-        key = original(self)
         # This field is only compared: None, or the hash of the headers sent to a proxy.
-        apart = (_core.subject_key(), key[place])
-        return tuple.__new__(type(key), (*key[:place], apart, *key[place + 1 :]))
+        return _core.subject_field(original(self), place)
 
     return connection_key
 

@@ -301,6 +301,7 @@ static PyMethodDef methods[] = {
     {"websocket", core_websocket, METH_O, NULL},
     {"websocket_use", core_websocket_use, METH_VARARGS, NULL},
     {"subject_key", core_subject_key, METH_NOARGS, NULL},
+    {"subject_field", (PyCFunction)(void (*)(void))core_subject_field, METH_FASTCALL, NULL},
     {"gate", core_gate, METH_VARARGS, NULL},
     {"ask", core_ask, METH_VARARGS, NULL},
     {"location", core_location, METH_O, NULL},

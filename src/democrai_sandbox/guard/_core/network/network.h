@@ -48,6 +48,7 @@ PyObject *core_origin(PyObject *module, PyObject *args);
 PyObject *core_websocket(PyObject *module, PyObject *url);
 PyObject *core_websocket_use(PyObject *module, PyObject *args);
 PyObject *core_subject_key(PyObject *module, PyObject *unused);
+PyObject *core_subject_field(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 int ticket_begin(PyObject *ticket); /* like its `with`; does nothing for None */
 int ticket_end(PyObject *ticket);   /* keeps the current exception */
 PyObject *core_read_url(PyObject *module, PyObject *text);

@@ -283,6 +283,27 @@ PyObject *core_subject_key(PyObject *module, PyObject *unused)
     return PyLong_FromUnsignedLongLong(state ? answering(state)->policy->id : 0);
 }
 
+/* subject_field(tuple, index): a copy of the same type with (subject_key(), item) at the index. */
+PyObject *core_subject_field(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_ssize_t place = nargs == 2 && PyTuple_Check(args[0]) ? PyLong_AsSsize_t(args[1]) : -1;
+    PyTypeObject *type = place < 0 ? NULL : Py_TYPE(args[0]);
+    if (place < 0 || place >= PyTuple_GET_SIZE(args[0]) || type->tp_itemsize != PyTuple_Type.tp_itemsize) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "subject_field(tuple, index)");
+    }
+    Py_ssize_t size = PyTuple_GET_SIZE(args[0]);
+    PyObject *key = core_subject_key(module, NULL), *field = NULL, *copy = NULL;
+    if (key != NULL && (field = PyTuple_Pack(2, key, PyTuple_GET_ITEM(args[0], place))) != NULL &&
+        (copy = type->tp_alloc(type, size)) != NULL) {
+        for (Py_ssize_t i = 0; i < size; i++) {
+            PyTuple_SET_ITEM(copy, i, Py_NewRef(i == place ? field : PyTuple_GET_ITEM(args[0], i)));
+        }
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(field);
+    return copy;
+}
+
 /* ---- for the differential tests ------------------------------------------------------------------------- */
 
 PyObject *core_read_url(PyObject *module, PyObject *text)
