@@ -15,7 +15,10 @@ def wire(world):
     def head(method, path, *more, name=host):
         return b"\r\n".join([method + b" " + path + b" HTTP/1.1", b"Host: " + name, *more, b"", b""])
 
-    allowed = head(b"GET", b"/allowed")
+    allowed, secret = head(b"GET", b"/allowed"), head(b"GET", b"/secret")
+    post = head(b"POST", b"/post", b"Content-Length: 4")
+    chunked = head(b"POST", b"/post", b"Transfer-Encoding: chunked")
+    long = b"%x\r\n%s\r\n0\r\n\r\n" % (len(secret), b"x" * len(secret))
     payloads = {
         "allowed": [allowed],
         "allowed, below": [head(b"GET", b"/allowed/x?y=/secret")],
@@ -23,7 +26,15 @@ def wire(world):
         "allowed, twice": [allowed, allowed],
         "allowed, pipelined": [allowed * 2],
         "allowed, body": [head(b"POST", b"/post", b"Content-Length: 4") + b"body"],
-        "other path": [head(b"GET", b"/secret")],
+        "allowed, body, repeated": [post + b"body", post + b"more", post, b"body", post + b"bo", b"dy", allowed],
+        "allowed, chunks, repeated": [chunked + long, chunked + long, chunked + b"0\r\n\r\n", allowed],
+        "repeated, then other path": [allowed, allowed, secret],
+        "repeated with another behind it": [allowed, allowed + secret],
+        "repeated with a longer body": [post + b"body", post + b"body" + secret],
+        "repeated body in parts, then other path": [post + b"body", post + b"bo", b"dy" + secret],
+        "repeated chunks that end earlier": [chunked + long, chunked + b"0\r\n\r\n" + secret],
+        "repeated head that goes on": [allowed, allowed[:-2] + b"Content-Length: 4\r\n\r\nbody" + secret],
+        "other path": [secret],
         "other path, in pieces": [head(b"GET", b"/secret")[:6], head(b"GET", b"/secret")[6:]],
         "other path, second": [allowed, head(b"GET", b"/secret")],
         "other path, pipelined": [allowed + head(b"GET", b"/secret")],
@@ -49,6 +60,53 @@ def wire(world):
         sent = "".join(entry["data"] for entry in result["arrived"] if entry["event"] == "bytes")
         told[name] = {"told": result["seen"]["it"], "secret": any(word in sent for word in ("secret", "evil"))}
     return told
+
+
+def repeated(world):
+    """Repeat the same bytes on one connection while the rights differ."""
+    import socket
+
+    from democrai_sandbox import configure_guard, process_guard_context
+    from democrai_sandbox.guard import _core
+
+    home, approved = world.url("sink"), []
+    request = f"GET /{{}} HTTP/1.1\r\nHost: {world.at('sink')}\r\n\r\n"
+    allowed, asked = (request.format(name).encode() for name in ("allowed", "asked"))
+
+    class Approver:
+        def decide(self, question):
+            if question.target.endswith("/flip"):
+                approved.clear() if approved else approved.append(True)
+                _core.access_changed()
+                return True
+            return bool(approved)
+
+    configure_guard(decider=Approver())
+
+    def open_connection(path):
+        with _core.request("GET", f"{home}{path}"):
+            return socket.create_connection(world.address("sink"), 5)
+
+    def send(made, data):
+        made.sendall(data)
+        made.settimeout(2)
+        return made.recv(9999)[:15].decode()
+
+    def in_narrower_guard():
+        with open_connection("/allowed") as made:
+            first = [send(made, allowed) for _ in range(2)]
+            with process_guard_context(subject="part", access=[rule(f"{home}/other", "receive")]):
+                return [*first, outcome(lambda: send(made, allowed))]
+
+    def after_revocation():
+        _core.request("GET", f"{home}/flip")
+        with open_connection("/allowed") as made:
+            first = [send(made, asked) for _ in range(2)]
+            _core.request("SEND", f"{home}/allowed/flip")
+            return [*first, outcome(lambda: send(made, asked)), outcome(lambda: send(made, asked))]
+
+    actions = {"narrower": in_narrower_guard, "revoked": after_revocation}
+    return world.under([rule(f"{home}/allowed", "receive")], actions)
 
 
 def http2_wire(world):
@@ -204,6 +262,14 @@ class TestOnTheWire:
             if not name.startswith("allowed"):
                 assert seen["told"].startswith(("denied ", "InvalidInputError")), (name, seen)
                 assert seen["secret"] is False, name
+
+    def test_the_same_bytes_are_decided_by_the_rights_of_the_moment(self, net):
+        """A repeated request needs no second check only while rules permit it in the same activation."""
+        told = net.run(repeated)
+        home = f"http://127.0.0.1:{net.places['sink'][1]}"
+        fine = "HTTP/1.1 200 OK"
+        assert told["seen"]["narrower"] == [fine, fine, f"denied receive {home}/allowed"]
+        assert told["seen"]["revoked"] == [fine, fine, *[f"denied receive {home}/asked"] * 2]
 
     def test_the_same_for_http2(self, net):
         """Each stream's headers are parsed on the wire: a denied request is not sent, from any sender."""

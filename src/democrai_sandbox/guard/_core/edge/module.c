@@ -99,6 +99,7 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
             Py_XSETREF(*given[i].place, Py_NewRef(given[i].value));
         }
     }
+    location_masks_forget();
     if (codes != NULL && register_runtime_code(codes) < 0) {
         return NULL;
     }

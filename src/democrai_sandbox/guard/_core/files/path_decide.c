@@ -102,11 +102,40 @@ int require(State *state, const char *path, unsigned wanted)
 
 /* ---- resolving ----------------------------------------------------------------------------- */
 
+/* Masks of the latest paths: the same file is often written, read and looked at in turn. Rules do not change during an
+ * activation. */
+enum { LATEST = 8, LONGEST_KEPT = 192 };
+static struct {
+    uint64_t serial; /* of the activation */
+    size_t length;
+    unsigned mask;
+    char path[LONGEST_KEPT];
+} latest[LATEST];
+
+/* The rules that all subjects share have changed. */
+void location_masks_forget(void)
+{
+    memset(latest, 0, sizeof latest);
+}
+
 unsigned location_mask(State *state, const char *path)
 {
+    size_t length = strlen(path), at = length == 0 ? 0 : (length ^ (size_t)path[length - 1]) % LATEST;
+    if (latest[at].serial == state->serial && latest[at].length == length && LIKELY(!candidates_held) &&
+        memcmp(latest[at].path, path, length) == 0) {
+        return latest[at].mask;
+    }
     PathKey key;
     path_key(&key, path);
-    return state_mask(state, &key);
+    size_t lookups = importable_lookups;
+    unsigned mask = state_mask(state, &key);
+    if (lookups == importable_lookups && length <= LONGEST_KEPT && !candidates_held) {
+        latest[at].serial = state->serial;
+        latest[at].length = length;
+        latest[at].mask = mask;
+        memcpy(latest[at].path, path, length);
+    }
+    return mask;
 }
 
 static int open_handle(const char *path, int how, bool directory)

@@ -162,9 +162,12 @@ PyObject *core_is_importable(PyObject *module, PyObject *args)
 
 enum { MOST_NESTED = 8 };
 
+size_t importable_lookups = 0;
+
 static bool is_importable_from(const PathKey *key, const uint16_t *bases, int count)
 {
     bool is = false;
+    importable_lookups++;
     for (int i = 0; i < count && !is; i++) {
         is = is_importable(key->path, bases[i]);
     }

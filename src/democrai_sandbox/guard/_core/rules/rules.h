@@ -224,6 +224,7 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs);
 void path_key(PathKey *key, const char *path);
 unsigned policy_mask(const Policy *policy, const PathKey *key);
 unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other);
+extern size_t importable_lookups; /* lookups of masks that depended on files */
 bool policy_gives_below(const Policy *policy, const char *path, bool owned);
 int file_may_be_subjects(const char *path);
 PyObject *core_is_importable(PyObject *module, PyObject *args);
