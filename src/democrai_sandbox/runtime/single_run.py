@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     """Starts a process, directly or confined by the kernel; raises ``OSError`` if that fails."""
 
 _LARGEST = 64 * 1024 * 1024
-_NO_LANE = -1
+_UNUSED = -1
 _GRACE = 2.0
 _INTERRUPTED, _BY_SIGNAL = 130, 128
 """As in shells."""
@@ -108,7 +108,7 @@ def run_script(
     with ours:
         with theirs:
             number = theirs.fileno()
-            argv = tuple(command_of(spec, _NO_LANE, number))
+            argv = tuple(command_of(spec, _UNUSED, number, _UNUSED))
             started = start(Command(argv, environment_of(spec), str(Path.cwd()), (number,), streams=streams))
         ours.sendall(encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(arguments)]))
         return _waited(started, timeout, _ScriptChannel(ours, recording))

@@ -133,7 +133,7 @@ class Host:
 
 
 def main():
-    packages, environment, lane, control = sys.argv[1:]
+    packages, environment, lane, control, memory = sys.argv[1:]
     del sys.argv[1:]
     with open(f"{HERE}/part.json") as file:
         part = json.load(file)
@@ -152,7 +152,7 @@ def main():
 
     host = Host(attack, ground)
     worker._imported = host.around(worker._imported)
-    serve, doors = worker.settle(int(lane), int(control), environment)
+    serve, doors = worker.settle(int(lane), int(control), int(memory), environment)
     loop = doors[0] if inspect.iscoroutinefunction(attack.act) else None
     if loop is not None:
         host.beginning = loop.create_task(host.begin_on_the_loop())

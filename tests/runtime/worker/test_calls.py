@@ -418,3 +418,40 @@ def test_code_in_a_worker_reaches_the_services_of_the_host(case):
     assert told["places"] == [str(case.base / "data" / "demo"), str(case.base / "subjects" / "demo")]
     assert told["view"] == [["engine:demo"], "uma", "o", "s", False]
     assert told["rules"] == 5
+
+
+LARGE = """
+from democrai_sandbox import sdk
+import asyncio
+
+@sdk.method("doubled")
+async def doubled(data, wait):
+    await asyncio.sleep(wait)
+    return [data, data[::-1]]
+"""
+
+
+def large_values(world):
+    sizes = (10, 40_000, 1_000_000, 2_000_000, 5_000_000)
+    values = [bytes([number]) * size + b"end" for number, size in enumerate(sizes * 4)]
+
+    async def story():
+        worker, _ = make_worker(world, LARGE)
+        waits = [(number % 5) / 200 for number in range(len(values))]
+        calls = [
+            worker.call("method", "doubled", {"data": data, "wait": wait})
+            for data, wait in zip(values, waits, strict=True)
+        ]
+        found = await asyncio.gather(*calls)
+        one_by_one = [await worker.call("method", "doubled", {"data": data, "wait": 0}) for data in values[:5] * 2]
+        await worker.stop()
+        return [found, one_by_one]
+
+    found, one_by_one = run(story)
+    expected = [[data, data[::-1]] for data in values]
+    return [found == expected, one_by_one == expected[:5] * 2]
+
+
+def test_concurrent_calls_get_their_own_large_values(case):
+    """Values share memory in turn, and none is overwritten before it was read."""
+    assert case.run(large_values) == [True, True]

@@ -141,3 +141,66 @@ def test_what_is_no_frame_is_refused_as_that_and_what_is_not_plain_by_its_place(
     assert text.startswith("/1/a/1: ") and text.endswith("object")
     assert [told.pop(name)[0] for name in ("infinite", "key", "subclass", "too large")] == ["InvalidInputError"] * 4
     assert [name for name, said in told.items() if said[0] != "FrameError"] == []
+
+
+def shared_trips(world):
+    import os
+
+    from democrai_sandbox.errors.extensions import FrameError
+    from democrai_sandbox.runtime.worker.codec import FrameReader, SharedMemory, encode_parts
+
+    ours = SharedMemory.create()
+    theirs = SharedMemory(os.dup(ours.descriptor), host=False)
+    to_worker, to_host = FrameReader(shared=theirs), FrameReader(shared=ours)
+
+    def send(message, shared, inbox):
+        """Return the message as the other side reads it, and the bytes that its socket carries."""
+        data, found, at = b"".join(encode_parts(message, shared=shared)), [], 0
+        while piece := data[at : at + len(inbox.room)]:
+            inbox.room[: len(piece)] = piece
+            found += inbox.feed(len(piece))
+            at += len(piece)
+        return found, len(data)
+
+    def lie(text, rest, blobs, inbox):
+        frame = struct.pack("!III", len(text), rest, blobs) + text
+        inbox.room[: len(frame)] = frame
+        try:
+            return repr(inbox.feed(len(frame)))
+        except FrameError:
+            return "FrameError"
+
+    large = [[b"a" * 100_000, "text", b"", b"b" * 900_000]]
+    first = send(large, ours, to_worker)
+    unread = send(large, theirs, to_host), send(large, ours, to_worker)
+    again = send([1], theirs, to_host), send(large, ours, to_worker)
+    told = {
+        "first": [first[0] == [large], first[1] < 1_000],
+        "both ways": [unread[0][0] == [large], unread[0][1] < 1_000],
+        "again": [unread[1][0] == [large], unread[1][1] < 1_000],
+        "after a small answer": [again[0][0] == [[1]], again[1][0] == [large], again[1][1] < 1_000],
+        "before an answer": [send(large, ours, to_worker)[1] > 900_000],
+        "too large for it": [send([b"x" * 5_000_000], theirs, to_host)[1] > 4_900_000],
+        "sealed": [],
+    }
+    for size in (0, 1 << 30):
+        try:
+            os.ftruncate(ours.descriptor, size)
+        except PermissionError:
+            told["sealed"].append(True)
+    sizes = b'["t",[9000000],{"t":0}]'
+    told["lies"] = [
+        lie(sizes, 9_000_000, 1 << 31 | 1, FrameReader(shared=ours)),
+        lie(b'["t",[50000],{"t":0}]', 50_000, 1 << 31 | 1, FrameReader()),
+        lie(b"1", 0, 1 << 30, FrameReader()),
+        lie(b'["t",[50001],{"t":0}]', 50_000, 1 << 31 | 1, FrameReader(shared=ours)),
+    ]
+    return told
+
+
+def test_large_values_are_passed_in_shared_memory(case):
+    """One frame at a time in each direction, until the other side has read it; the socket carries all others."""
+    told = case.run(shared_trips)
+    lies = told.pop("lies")
+    assert {name: all(results) and results != [] for name, results in told.items()} == dict.fromkeys(told, True)
+    assert lies == ["FrameError"] * 4

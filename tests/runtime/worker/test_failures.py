@@ -477,7 +477,7 @@ def nonsense_story(world):
         async def start(self, argv, *, env, pass_fds, cwd):
             from democrai_sandbox.runtime.worker.process import PlainStarter
 
-            lane, control = (socket.socket(fileno=os.dup(number)) for number in pass_fds)
+            lane, control = (socket.socket(fileno=os.dup(number)) for number in pass_fds[:2])
             control.sendall(ready)
 
             async def speak():

@@ -259,7 +259,7 @@ class Flooder:
     async def start(self, argv, *, env, pass_fds, cwd):
         from democrai_sandbox.runtime.worker.process import PlainStarter
 
-        command = [sys.executable, "-I", "-S", "-c", FLOOD, *map(str, pass_fds), self.kind]
+        command = [sys.executable, "-I", "-S", "-c", FLOOD, *map(str, pass_fds[:2]), self.kind]
         return await PlainStarter().start(command, env={}, pass_fds=pass_fds, cwd="/")
 
 

@@ -207,7 +207,7 @@ class Confiner:
 
     def is_worker(self, argv: Sequence[str]) -> bool:
         """Return whether the template process can be forked for this command."""
-        start, rest = tuple(argv[:-3]), argv[-3:]
+        start, rest = tuple(argv[:-4]), argv[-4:]
         template = self._spawner.template
         mode = template[len(start) : len(start) + 2]
         return bool(start) and template[: len(start)] == start and mode in (("template", ""), ("template", rest[0]))

@@ -1,4 +1,4 @@
-"""First file of a worker process: ``bootstrap.py <packages> <environment> <lane> <control>``.
+"""First file of a worker process: ``bootstrap.py <packages> <environment> <lane> <control> <memory>``.
 
 Also of the template process, which is forked for workers: ``bootstrap.py <packages> template <environment> <package>...
 <link>``, with the environment and the packages to import in advance.
@@ -65,7 +65,7 @@ def main() -> None:
         from democrai_sandbox.runtime.worker.template import serve as serve_template  # noqa: PLC0415 - importable now
 
         words = serve_template(int(words[-1]), words[2:-1])  # returns in each worker
-    environment, lane, control = words[-3:]
+    environment, lane, control, memory = words[-4:]
     use_environment(environment)
     if int(lane) < 0:  # a script is run, not called
         from democrai_sandbox.runtime.worker.script import settle_script  # noqa: PLC0415 - importable now
@@ -74,7 +74,7 @@ def main() -> None:
         sys.exit(run(*doors))
     from democrai_sandbox.runtime.worker.main import settle  # noqa: PLC0415 - importable now
 
-    serve, doors = settle(int(lane), int(control), environment)
+    serve, doors = settle(int(lane), int(control), int(memory), environment)
     serve(*doors)
 
 

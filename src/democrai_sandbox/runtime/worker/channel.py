@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors.extensions import FrameError, WorkerCrashed, WorkerFailed, WorkerFlooded
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
-from .codec import Frame, FrameReader, decode, encode, unsent
+from .codec import Frame, FrameReader, SharedMemory, decode, encode, encode_parts, unsent
 from .process import command_of, environment_of
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ class HostSocket:
         budget: MessageBudget,
         heard: Callable[[Any, int, int], None],
         lost: Callable[[str, type[WorkerFailed]], None],
+        *,
+        shared: SharedMemory | None = None,
     ) -> None:
         """Take over a connected socket. ``heard`` receives each message, its bytes and its number of values.
 
@@ -130,7 +132,9 @@ class HostSocket:
         """
         self._loop = asyncio.get_running_loop()
         self._socket = end
-        self._inbox = FrameReader(largest=largest)
+        self._largest = largest
+        self._shared = shared
+        self._inbox = FrameReader(largest=largest, shared=shared)
         self._budget = budget
         self._heard = heard
         self._lost = lost
@@ -143,6 +147,10 @@ class HostSocket:
         """The next frame, while the budget is used up."""
         end.settimeout(0)
         self._listen()
+
+    def encode(self, message: list[Any]) -> tuple[bytes, ...]:
+        """Return the frame of a message, in one or more parts. It must be written before the next one is encoded."""
+        return encode_parts(message, largest=self._largest, shared=self._shared)
 
     def write(self, *frame: bytes) -> None:
         """Send a frame, in one or more parts, now or as soon as the worker reads; do nothing when it is closed."""
@@ -222,7 +230,7 @@ class HostSocket:
                     return
                 message, values = decode(frame)
                 size = frame.size
-                self._inbox.reuse(frame)
+                self._inbox.release(frame)
                 frame = None  # release the buffer, which belongs to the inbox
                 self._heard(message, size, values)
                 if not self._open:
@@ -263,14 +271,15 @@ class HostSocket:
         """Decode a large frame on a thread; later messages wait."""
         self._deafen()
         reading = self._loop.run_in_executor(_readers, decode, frame)
-        reading.add_done_callback(lambda done: self._was_read(done, frame.size))
+        reading.add_done_callback(lambda done: self._was_read(done, frame))
 
-    def _was_read(self, done: asyncio.Future[tuple[Any, int]], size: int) -> None:
+    def _was_read(self, done: asyncio.Future[tuple[Any, int]], frame: Frame) -> None:
         if not self._open or done.cancelled():
             return
         try:
             message, values = done.result()
-            self._heard(message, size, values)
+            self._inbox.release(frame)
+            self._heard(message, frame.size, values)
         except FrameError as error:
             self._end(f"the worker sent a malformed frame: {error}")
             return
@@ -467,8 +476,9 @@ class Channel:
         environment = environment_of(spec)
         (lane, far_lane), (control, far_control) = socket.socketpair(), socket.socketpair()
         _enlarge(lane, far_lane)
+        shared = SharedMemory.create()
         try:
-            ends = (far_lane.fileno(), far_control.fileno())
+            ends = (far_lane.fileno(), far_control.fileno(), shared.descriptor)
             self._process = await starter.start(
                 command_of(spec, *ends), env=environment, pass_fds=ends, cwd=spec.folder
             )
@@ -481,12 +491,13 @@ class Channel:
         finally:
             far_lane.close()
             far_control.close()
-        self._open(lane, control)
+            shared.close_descriptor()
+        self._open(lane, control, shared)
         self.control.write(first)
 
-    def _open(self, lane: socket.socket, control: socket.socket) -> None:
+    def _open(self, lane: socket.socket, control: socket.socket, shared: SharedMemory) -> None:
         largest = self._spec.largest_frame
-        self.lane = HostSocket(lane, largest, self.budget, self._heard, self._lost)
+        self.lane = HostSocket(lane, largest, self.budget, self._heard, self._lost, shared=shared)
         self.control = HostSocket(control, largest, self.budget, self._heard, self._lost)
         emit, label = self._host.output, self._spec.label
         self._outputs = (
@@ -497,7 +508,7 @@ class Channel:
 
     def tell(self, message: list[Any]) -> None:
         """Send a message that must not wait for the code that runs on the lane."""
-        self.control.write(encode(message, largest=self._spec.largest_frame))
+        self.control.write(*self.control.encode(message))
         if self.control.unsent > _MOST_UNSENT + self._spec.largest_frame:
             self.end("the worker does not read its messages", WorkerFailed)
 

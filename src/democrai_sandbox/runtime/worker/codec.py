@@ -1,16 +1,18 @@
 """Frames: messages between host and worker over a socket.
 
-A frame is a header, a JSON text, and the raw bytes values of the message. Reading one creates only plain data, in
-linear time and within limits (``guard/_core/edge/worker_messages.c``). The native JSON functions are called directly,
-because guarded code could replace those of the ``json`` module.
+A frame is a header, a JSON text, and the raw bytes values of the message. Large ones are passed in shared memory.
+Reading a frame creates only plain data, in linear time and within limits (``guard/_core/edge/worker_messages.c``). The
+native JSON functions are called directly, because guarded code could replace those of the ``json`` module.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import struct
 from json import encoder
 from json.encoder import encode_basestring_ascii
-from os import urandom
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from democrai_sandbox.errors.extensions import FrameError
@@ -30,7 +32,11 @@ _LARGE_BLOBS = 4 * 1024 * 1024
 """The same limit for bytes values, which are only copied."""
 _MOST_PARTS = 64
 """Bytes values of a frame that are sent separately; a frame with more is joined."""
-_HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs
+_HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs and flags
+_IN_MEMORY, _WAS_READ = 1 << 31, 1 << 30
+"""Flags: the bytes values are in the shared memory; the latest ones there from the other side have been read."""
+_FLAGS = _IN_MEMORY | _WAS_READ
+_HALF = 4 * 1024 * 1024
 _SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
 _pack = _HEADER.pack
@@ -62,6 +68,51 @@ def _writer(default: Callable[[object], object]) -> Callable[[Any, int], tuple[s
 _write = _writer(_bytes_inside)
 
 
+class SharedMemory:
+    """Memory of both processes for bytes values of large frames: half of it for each direction, one frame at a time.
+
+    Bytes values have no structure, and each is copied once before it is used, so a worker can only harm its own values.
+    """
+
+    __slots__ = ("descriptor", "incoming", "is_free", "outgoing", "was_read")
+
+    def __init__(self, descriptor: int, *, host: bool) -> None:
+        """Map the memory behind a descriptor of ``create``, for the host or for the worker."""
+        self.descriptor = descriptor
+        whole = memoryview(mmap(descriptor, 2 * _HALF))
+        halves = whole[:_HALF], whole[_HALF:]
+        self.outgoing, self.incoming = halves if host else halves[::-1]
+        self.is_free = True
+        """Whether the other side has read the latest outgoing values."""
+        self.was_read = False
+        """Whether incoming values were read; the next frame says so."""
+
+    @classmethod
+    def create(cls) -> SharedMemory:
+        """Create memory whose size no process can change."""
+        descriptor = os.memfd_create("worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, 2 * _HALF)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        return cls(descriptor, host=True)
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor, when the other process has it; the memory stays mapped."""
+        os.close(self.descriptor)
+
+    def flags(self, blobs: list[bytes], size: int) -> int:
+        """Return the flags of the next frame, and take its bytes values if they fit."""
+        was_read, self.was_read = self.was_read, False
+        flags = _WAS_READ if was_read else 0
+        if not self.is_free or not LARGE < size <= _HALF:
+            return flags
+        self.is_free = False
+        at = 0
+        for blob in blobs:
+            self.outgoing[at : at + len(blob)] = blob
+            at += len(blob)
+        return flags | _IN_MEMORY
+
+
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -74,8 +125,11 @@ def encode(message: Any, *, largest: int = LARGEST) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def encode_parts(message: Any, *, largest: int = LARGEST) -> tuple[bytes, ...]:
-    """Return the frame as texts to send one after another: large bytes values are not copied. Else as ``encode``."""
+def encode_parts(message: Any, *, largest: int = LARGEST, shared: SharedMemory | None = None) -> tuple[bytes, ...]:
+    """Return the frame as texts to send one after another: large bytes values are not copied. Else as ``encode``.
+
+    With shared memory the frame must be sent, in the order in which frames were encoded.
+    """
     message = plain(message, lists=True)
     blobs: list[bytes] = []
     try:
@@ -85,8 +139,9 @@ def encode_parts(message: Any, *, largest: int = LARGEST) -> tuple[bytes, ...]:
     rest = sum(map(len, blobs)) if blobs else 0
     if len(text) + rest > largest:
         raise InvalidInputError.of(f"the message has {len(text) + rest} bytes; at most {largest} are allowed")
-    head = _pack(len(text), rest, len(blobs)) + text.encode("ascii")
-    if not blobs:
+    flags = 0 if shared is None else shared.flags(blobs, rest)
+    head = _pack(len(text), rest, len(blobs) | flags) + text.encode("ascii")
+    if not blobs or flags & _IN_MEMORY:
         return (head,)
     return (head, *blobs) if rest > LARGE and len(blobs) <= _MOST_PARTS else (b"".join((head, *blobs)),)
 
@@ -106,7 +161,7 @@ def _text_and_blobs(message: Any) -> tuple[str, list[bytes]]:
     can never be taken for bytes values, nor the other way round.
     """
     while True:
-        tag = f"\0{urandom(8).hex()}"
+        tag = f"\0{os.urandom(8).hex()}"
         blobs: list[bytes] = []
         key = encode_basestring_ascii(tag)
         text = "".join(_writer(_collector(blobs, tag))(message, 0))
@@ -135,6 +190,7 @@ class Frame(NamedTuple):
     raw: bytes | memoryview
     blobs: int
     size: int
+    flags: int = 0
 
     @property
     def is_slow(self) -> bool:
@@ -160,11 +216,12 @@ def decode(frame: Frame) -> tuple[Any, int]:
 class FrameReader:
     """Assembles frames from received bytes."""
 
-    __slots__ = ("_at", "_begun", "_end", "_filled", "_largest", "_pieces", "_room", "_spare", "room")
+    __slots__ = ("_at", "_begun", "_end", "_filled", "_largest", "_pieces", "_room", "_shared", "room")
 
-    def __init__(self, *, largest: int = LARGEST) -> None:
+    def __init__(self, *, largest: int = LARGEST, shared: SharedMemory | None = None) -> None:
         """Refuse frames that are larger than ``largest``."""
         self._largest = largest
+        self._shared = shared
         self._pieces = bytearray()
         """Unused bytes of earlier reads; empty while the room holds everything."""
         self._room = bytearray(CHUNK)
@@ -174,8 +231,6 @@ class FrameReader:
         self._begun: Frame | None = None
         """Large frame of which a part has arrived."""
         self._filled = 0
-        self._spare = bytearray()
-        """Memory for the next large frame."""
 
     @property
     def size(self) -> int:
@@ -209,7 +264,26 @@ class FrameReader:
         self._at, self._end = 0, len(self._pieces)
 
     def next(self) -> Frame | None:
-        """Return the next frame; None if it is incomplete. Raise ``FrameError`` if it is malformed."""
+        """Return the next frame; None if it is incomplete. Raise ``FrameError`` if it is malformed.
+
+        ``release`` must follow when it has been decoded.
+        """
+        frame = self._found()
+        if frame is None or not frame.flags:
+            return frame
+        shared, rest = self._shared, frame.size - len(frame.text)
+        if shared is None or (frame.flags & _IN_MEMORY and rest > _HALF):
+            raise FrameError("a frame refers to shared memory that does not exist")
+        if frame.flags & _WAS_READ:
+            shared.is_free = True
+        return frame._replace(raw=shared.incoming[:rest]) if frame.flags & _IN_MEMORY else frame
+
+    def release(self, frame: Frame) -> None:
+        """Let the other side use the memory of a decoded frame again."""
+        if frame.flags & _IN_MEMORY and self._shared is not None:
+            self._shared.was_read = True
+
+    def _found(self) -> Frame | None:
         if self._begun is not None:
             return self._completed(self._begun)
         start = self._at + _SIZE
@@ -217,45 +291,45 @@ class FrameReader:
             self.keep()
             return None
         size, rest, blobs = _unpack(self._pieces or self._room, self._at)
-        if size + rest > self._largest or blobs > size:  # the text contains the size of each blob
-            raise FrameError(f"a frame announces {size + rest} bytes; at most {self._largest} are allowed")
-        end = start + size + rest
+        flags = blobs & _FLAGS
+        blobs ^= flags
+        total = size + rest
+        if total > self._largest or blobs > size:  # the text contains the size of each blob
+            raise FrameError(f"a frame announces {total} bytes; at most {self._largest} are allowed")
+        middle = start + size
+        end = middle if flags & _IN_MEMORY else middle + rest
         if end > self._end:
-            if size + rest > LARGE:
-                self._begin(size, rest, blobs)
+            if end - start > LARGE:
+                whole = self._begin(end - start)
+                self._begun = Frame(whole[:size], whole[size:], blobs, total, flags)
             else:
                 self.keep()
             return None
         self._at = end
-        if size + rest > LARGE:
-            return self._large(start, start + size, end, blobs)
-        if not self._pieces:
-            room = self.room
-            return Frame(room[start : start + size], room[start + size : end] if rest else b"", blobs, size + rest)
-        pieces = self._pieces
-        return Frame(bytes(pieces[start : start + size]), bytes(pieces[start + size : end]), blobs, size + rest)
+        text: bytes | memoryview
+        raw: bytes | memoryview
+        if end - start > LARGE:
+            text, raw = self._large(start, middle, end)
+        elif self._pieces:
+            text, raw = bytes(self._pieces[start:middle]), bytes(self._pieces[middle:end])
+        else:
+            text, raw = self.room[start:middle], self.room[middle:end]
+        return Frame(text, raw, blobs, total, flags)
 
-    def _begin(self, size: int, rest: int, blobs: int) -> None:
-        """Receive the rest of a large frame directly into its memory."""
-        spare, self._spare = self._spare, bytearray()
-        whole = memoryview(spare if len(spare) >= size + rest else bytearray(size + rest))[: size + rest]
+    def _begin(self, size: int) -> memoryview:
+        """Receive the rest of a large frame directly into its memory, which is returned."""
+        whole = memoryview(bytearray(size))
         arrived = memoryview(self._pieces or self._room)[self._at + _SIZE : self._end]
         self._filled = len(arrived)
         whole[: self._filled] = arrived
         arrived.release()
-        self._begun = Frame(whole[:size], whole[size:], blobs, size + rest)
         self._pieces = bytearray()
         self._at = self._end = 0
         self.room = whole[self._filled :]
-
-    def reuse(self, frame: Frame) -> None:
-        """Use the memory of a decoded frame again: new memory for each large frame costs more than its transfer."""
-        memory = frame.raw.obj if isinstance(frame.raw, memoryview) else None
-        if isinstance(memory, bytearray) and memory is not self._room and len(memory) <= _LARGE_BLOBS:
-            self._spare = memory
+        return whole
 
     def _completed(self, frame: Frame) -> Frame | None:
-        if self._filled < frame.size:
+        if self._filled < len(frame.text) + len(frame.raw):
             return None
         self._begun = None
         self.room = memoryview(self._room)
@@ -264,11 +338,11 @@ class FrameReader:
     def count(self, most: int) -> int:
         """Return the number of complete frames, counted up to ``most``."""
         if self._begun is not None:
-            return int(self._filled == self._begun.size)
+            return int(self._filled == len(self._begun.text) + len(self._begun.raw))
         found, at, data = 0, self._at, self._pieces or self._room
         while found < most and at + _SIZE <= self._end:
-            size, rest, _ = _unpack(data, at)
-            at += _SIZE + size + rest
+            size, rest, flags = _unpack(data, at)
+            at += _SIZE + size + (0 if flags & _IN_MEMORY else rest)
             found += at <= self._end
         return found
 
@@ -281,16 +355,16 @@ class FrameReader:
         messages = []
         while (frame := self.next()) is not None:
             messages.append(decode(frame)[0])
-            self.reuse(frame)
+            self.release(frame)
         return messages
 
-    def _large(self, start: int, middle: int, end: int, blobs: int) -> Frame:
-        """Return a large frame without copying it: hand over its memory, and move the rest."""
+    def _large(self, start: int, middle: int, end: int) -> tuple[memoryview, memoryview]:
+        """Return text and blobs of a large frame without copying them: hand over the memory, and move the rest."""
         if not self._pieces:
             view = memoryview(bytes(self.room[start:end]))
-            return Frame(view[: middle - start], view[middle - start :], blobs, end - start)
+            return view[: middle - start], view[middle - start :]
         pieces, rest = self._pieces, self._end - end
         self._pieces = pieces[end : self._end]
         self._at, self._end = 0, rest
         view = memoryview(pieces)
-        return Frame(view[start:middle], view[middle:end], blobs, end - start)
+        return view[start:middle], view[middle:end]

@@ -15,7 +15,7 @@ from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputEr
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
 from .calls import present_number
-from .codec import FrameReader, encode_parts, unsent
+from .codec import FrameReader, SharedMemory, encode_parts, unsent
 from .process import CallIdentity
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 class WorkerSocket:
     """One socket to the host."""
 
-    def __init__(self, descriptor: int, largest: int) -> None:
+    def __init__(self, descriptor: int, largest: int, shared: SharedMemory | None = None) -> None:
         """Take over a connected socket. The guard refuses its descriptor to guarded code."""
         # Native, because guarded code cannot replace methods of its class.
         self._socket = _socket.socket(fileno=descriptor)
         self._socket.settimeout(None)
         self._largest = largest
-        self._inbox = FrameReader(largest=largest)
+        self._shared = shared
+        self._inbox = FrameReader(largest=largest, shared=shared)
         self._read: deque[Any] = deque()
         self._writing = threading.Lock()
 
@@ -67,8 +68,8 @@ class WorkerSocket:
 
     def send(self, message: Any) -> None:
         """Send a message. Raise ``InvalidInputError``, without sending, if it cannot be encoded."""
-        first, *parts = encode_parts(message, largest=self._largest)
         with self._writing:
+            first, *parts = encode_parts(message, largest=self._largest, shared=self._shared)
             if not parts:
                 self._socket.sendall(first)
                 return

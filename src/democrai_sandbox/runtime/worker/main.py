@@ -31,6 +31,7 @@ from democrai_sandbox.runtime.extensions.importer import capture_import
 
 from . import host_client
 from .calls import CallRunner, WorkerCall, WorkerCalls
+from .codec import SharedMemory
 from .process import CallIdentity, WorkerSpec
 
 if TYPE_CHECKING:
@@ -246,8 +247,8 @@ def first_message(line: host_client.WorkerSocket) -> tuple[WorkerSpec, list[str]
     return spec, list(words)
 
 
-def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    """Set the worker up for the host at the other end of two descriptors; return the serving function and arguments.
+def settle(lane: int, control: int, memory: int, environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """Set the worker up for the host at the other end of two sockets; return the serving function and its arguments.
 
     The caller's frame must contain nothing else, because guarded code can inspect the frames below its own.
     """
@@ -256,7 +257,10 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
         sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call runs
     first = host_client.WorkerSocket(control, _FIRST_FRAME)
     spec, names = first_message(first)
-    return _WorkerMain(spec, host_client.WorkerSocket(lane, spec.largest_frame), first).settle(names, environment)
+    shared = SharedMemory(memory, host=False)
+    shared.close_descriptor()
+    line = host_client.WorkerSocket(lane, spec.largest_frame, shared)
+    return _WorkerMain(spec, line, first).settle(names, environment)
 
 
 def give_up_programs() -> None:

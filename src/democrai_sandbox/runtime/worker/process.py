@@ -210,7 +210,7 @@ _KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "HOME", "LD_LIBRARY_PATH", 
 """Variables of the host that a worker inherits; all others may contain secrets."""
 
 
-def command_of(spec: WorkerSpec, lane: int, control: int) -> list[str]:
+def command_of(spec: WorkerSpec, lane: int, control: int, memory: int) -> list[str]:
     """Return the command: isolated, without ``site``, and without writing bytecode.
 
     An environment's start-up files are code of the subject, and bytecode folders are not writable for it.
@@ -223,6 +223,7 @@ def command_of(spec: WorkerSpec, lane: int, control: int) -> list[str]:
         spec.environment,
         str(lane),
         str(control),
+        str(memory),
     ]
 
 

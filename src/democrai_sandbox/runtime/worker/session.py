@@ -17,7 +17,6 @@ from democrai_sandbox.runtime.calls.invocation import DeadlineTimer
 from democrai_sandbox.runtime.calls.outcome import VALUE, release
 
 from .channel import Channel
-from .codec import encode_parts
 from .host_requests import HostRequests
 from .process import NOBODY, SurfaceInfo
 
@@ -309,19 +308,17 @@ class WorkerSession:
         caller, ancestors = flight.standing
         who = None if caller is NOBODY else tuple(caller)
         message = ["call", flight.number, info.kind, info.name, params, who, ancestors, credit]
-        frame = encode_parts(message, largest=self._spec.largest_frame)
         if self.channel.lane.unsent + self.channel.control.unsent > self._spec.largest_frame:
             raise WorkerFailed(self._spec.label, "the worker does not read its messages")
-        self.flights[flight.number] = flight
         # A plain function occupies the lane; tasks share it. A plain generator would occupy it for too long.
-        if info.awaits:
-            self.channel.lane.write(*frame)
-        elif self._lane_is_free and not self._waits and not info.is_stream:
+        alone = self._lane_is_free and not self._waits and not info.is_stream and not info.awaits
+        line = self.channel.lane if alone or info.awaits else self.channel.control
+        frame = line.encode(message)
+        if alone:
             self._lane_is_free = False
             flight.on_lane = True
-            self.channel.lane.write(*frame)
-        else:
-            self.channel.control.write(*frame)
+        self.flights[flight.number] = flight
+        line.write(*frame)
 
     def _cancel(self, flight: PendingCall) -> None:
         if flight.number in self.flights:
