@@ -81,6 +81,24 @@ def one_of(column: str, values: tuple[str, ...]) -> sa.CheckConstraint:
     return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
 
 
+def allow_values(table: str, column: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Change the texts that a column may contain, for a constraint of ``one_of``."""
+    old, new = (str(one_of(column, values).sqltext) for values in (before, after))
+    if is_postgresql():
+        op.drop_constraint(f"ck_{column}", table)
+        op.create_check_constraint(f"ck_{column}", table, new)
+        return
+    # SQLite cannot change a constraint, and a referenced table cannot be rebuilt within a transaction. The schema text
+    # is changed instead, as described in https://sqlite.org/lang_altertable.html (section 7).
+    bind = op.get_bind()
+    version = bind.execute(sa.text("PRAGMA schema_version")).scalar_one()
+    changed = sa.text("UPDATE sqlite_master SET sql = replace(sql, :old, :new) WHERE type = 'table' AND name = :name")
+    op.execute("PRAGMA writable_schema = ON")
+    bind.execute(changed, {"old": old, "new": new, "name": table})
+    op.execute(f"PRAGMA schema_version = {version + 1}")
+    op.execute("PRAGMA writable_schema = OFF")
+
+
 def create_table(name: str, *parts: Any) -> None:
     """Create a table with strict types."""
     op.create_table(name, *parts, sqlite_strict=True)
