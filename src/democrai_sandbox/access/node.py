@@ -53,7 +53,6 @@ class AccessNode:
     def __init__(
         self, store: SqlStore, bus: Bus, *, poll_seconds: float = 1.0, clock: Callable[[], datetime] = utc_now
     ) -> None:
-        """Store the parts; nothing is read before ``start`` or ``refresh``."""
         self.store = store
         self.bus = bus
         self.clock = clock

@@ -57,7 +57,6 @@ class CommandOutput:
     """Output streams of a command. Use either ``data`` once, or ``line`` and ``table`` any number of times."""
 
     def __init__(self, *, is_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        """Take ``is_json`` from ``--json``."""
         self.is_json = is_json
         self._out = out or sys.stdout or _Closed()
         self._err = err or sys.stderr or io.StringIO()

@@ -100,7 +100,6 @@ class Sandbox:
         roles: RoleLookup | None = None,
         models: Mapping[str, Model] | None = None,
     ) -> None:
-        """Create a sandbox from validated settings."""
         if (authenticator is None) is not (roles is None):
             raise errors.HostRefused(
                 "an authenticator needs a role lookup, and vice versa", fix="pass both, or neither for own accounts"

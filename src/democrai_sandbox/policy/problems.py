@@ -97,7 +97,6 @@ class InvalidInputError(SandboxError, ValueError):
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Store ``problems``, at least one."""
         self.problems: tuple[Problem, ...] = tuple(problems)
         if not self.problems:
             message = "an InvalidInputError needs at least one problem"

@@ -70,7 +70,6 @@ class ModuleRuntime:
     """Loads modules and calls them. One broken module never stops another."""
 
     def __init__(self, settings: RuntimeSettings, registry: Registry, declarations: Declarations) -> None:
-        """Take the registered modules; nothing is imported yet."""
         self._settings = settings
         self._declarations = declarations
         self._found: dict[str, RegisteredExtension] = dict(registry.modules)

@@ -554,7 +554,6 @@ class IdempotencyKeys:
     """
 
     def __init__(self, database: Database, *, clock: Callable[[], datetime] = utc_now) -> None:
-        """Store the keys in this database."""
         self._database = database
         self._clock = clock
         self._tidied = monotonic()

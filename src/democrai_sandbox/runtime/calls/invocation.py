@@ -149,7 +149,6 @@ class SubjectThreads:
     """
 
     def __init__(self, most: int, name: str) -> None:
-        """Set the maximum number of threads, and their name."""
         self._most = most
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -227,7 +226,6 @@ class CallThreads:
     """
 
     def __init__(self, most: int = MOST_AT_ONCE) -> None:
-        """Set the maximum number of concurrent calls."""
         self._free = threading.Semaphore(most)
 
     async def run(self, function: Callable[..., Any], /, *args: Any) -> Any:
@@ -260,7 +258,6 @@ class CallDeadline:
     __slots__ = ("before", "cancels", "deadline", "task", "work")
 
     def __init__(self, task: asyncio.Task[Any], work: Any, deadline: float) -> None:
-        """Take the task, the work it awaits, and the loop time of the deadline."""
         self.task = task
         self.work = work
         self.deadline = deadline

@@ -61,7 +61,6 @@ class Registry:
     """Extensions of each kind by name. Immutable; ``discover`` creates a new one."""
 
     def __init__(self, extensions: Mapping[ManifestKind, Mapping[str, RegisteredExtension]]) -> None:
-        """Copy the discovered extensions."""
         self._found = MappingProxyType({kind: MappingProxyType(dict(extensions.get(kind, {}))) for kind in KINDS})
 
     @property

@@ -211,7 +211,6 @@ class Installations:
     def __init__(
         self, kind: ManifestKind, registry: Registry, make: Callable[[RegisteredExtension], Installer]
     ) -> None:
-        """Take the registry; ``make`` returns the installer of an extension."""
         self._kind = kind
         self._registry = registry
         self._make = make

@@ -96,7 +96,6 @@ class RuntimeStore:
     """
 
     def __init__(self, database: Database, configured: Configured = _NOTHING) -> None:
-        """Take a database with the current schema, and the entries that the configuration sets instead."""
         self.database = database
         self._configured = configured
 
