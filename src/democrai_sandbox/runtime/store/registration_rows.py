@@ -34,7 +34,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from sqlalchemy import Row
 
@@ -416,8 +416,8 @@ def end(connection: Connection, run_id: str, *, actor: str, now: datetime) -> bo
     return True
 
 
-def add(connection: Connection, run_id: str, findings: Iterable[ShadowDifference]) -> None:
-    """Add findings to a run. An ended run still accepts late reports of other nodes."""
+def add(connection: Connection, run_id: str, findings: Collection[ShadowDifference]) -> None:
+    """Add findings to a run; beyond the limit they are only counted. An ended run accepts reports of other nodes."""
     if connection.execute(select(shadow_runs.c.id).where(shadow_runs.c.id == run_id)).first() is None:
         return  # removed meanwhile
     query = select(func.count()).select_from(shadow_findings).where(shadow_findings.c.run_id == run_id)
