@@ -208,6 +208,11 @@ def _cut(text: str, width: int) -> str:
     return text[:left] + "…" + text[len(text) - (width - 1 - left) :]
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def when(text: str | None) -> str:
     """Return a time of the API to the second, in UTC; ``-`` for None."""
     if not text:
