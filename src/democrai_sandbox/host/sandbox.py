@@ -24,7 +24,7 @@ from democrai_sandbox.runtime.worker.process import template_command
 
 from . import directories
 from .accounts.accounts import Accounts
-from .accounts.store import IdempotencyKeys
+from .accounts.idempotency import IdempotencyKeys
 from .authentication import Identity
 from .config import load
 from .directories import DatabaseLock, unreachable_error, unreachable_reason
