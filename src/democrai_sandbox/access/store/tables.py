@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -16,6 +17,8 @@ from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -268,65 +271,41 @@ def to_origin(row: sa.Row[Any]) -> values.Requester:
     return values.Requester(row.user_id, row.organization_id, row.session_key, row.task_id)
 
 
+def from_row(kind: type[T], row: sa.Row[Any], **converted: Any) -> T:
+    """Return a dataclass from the columns with the names of its fields, and from the converted values."""
+    columns = row._mapping  # noqa: SLF001 - the documented way where a column is named like a method
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type] # every caller names a dataclass
+    return kind(**{name: columns[name] for name in names if name not in converted}, **converted)
+
+
 def to_request(row: sa.Row[Any]) -> values.StoredRequest:
     """Return a request from the columns in ``REQUEST_COLUMNS``."""
-    return values.StoredRequest(
-        id=row.id,
+    return from_row(
+        values.StoredRequest,
+        row,
         access=to_access(row),
-        raw_target=row.raw_target,
         chain=tuple(json.loads(row.chain)),
         origin=to_origin(row),
-        resume_action=row.resume_action,
         has_context=bool(row.has_context),
         state=values.RequestState(row.state),
-        first_seen=row.first_seen,
-        last_seen=row.last_seen,
-        count=row._mapping["count"],  # noqa: SLF001 - the documented way where a column is named like a method
         session_ended=bool(row.session_ended),
-        decided_at=row.decided_at,
-        decided_by=row.decided_by,
-        reason=row.reason,
         decision_id=row.decision_id or "",
-        ended_at=row.ended_at,
-        ended_by=row.ended_by,
     )
 
 
 def to_decision(row: sa.Row[Any]) -> values.Decision:
     """Return a decision."""
-    return values.Decision(
-        id=row.id,
-        access=to_access(row),
-        effect=values.DecisionEffect(row.effect),
-        scope=values.DecisionScope(row.scope),
-        session_key=row.session_key,
-        created_at=row.created_at,
-        created_by=row.created_by,
-        reason=row.reason,
-        request_id=row.request_id or "",
-        generation=row.generation,
-        expires_at=row.expires_at,
-        ended_at=row.ended_at,
-        ended_by=row.ended_by,
-        last_used=row.last_used,
-    )
+    effect, scope = values.DecisionEffect(row.effect), values.DecisionScope(row.scope)
+    request_id = row.request_id or ""
+    return from_row(values.Decision, row, access=to_access(row), effect=effect, scope=scope, request_id=request_id)
 
 
 def to_resume(row: sa.Row[Any]) -> values.Resumption:
     """Return a resumption from its columns and those of its request."""
-    return values.Resumption(
-        id=row.id,
-        request_id=row.request_id,
-        action=row.resume_action,
-        origin=to_origin(row),
-        subject=Subject(SubjectKind(row.subject_kind), row.subject_name),
-        state=values.ResumptionState(row.state),
-        attempts=row.attempts,
-        created_at=row.created_at,
-        next_attempt=row.next_attempt,
-        leased_by=row.leased_by,
-        last_error=row.last_error,
-        finished_at=row.finished_at,
+    subject = Subject(SubjectKind(row.subject_kind), row.subject_name)
+    state = values.ResumptionState(row.state)
+    return from_row(
+        values.Resumption, row, action=row.resume_action, origin=to_origin(row), subject=subject, state=state
     )
 
 
@@ -338,18 +317,7 @@ def to_audit_record(row: sa.Row[Any]) -> values.AuditRecord:
         before, after = _json_object(row.before), _json_object(row.after)
     except ValueError:
         action, access, before, after = values.AuditAction.CHECK_FAILED, None, {}, {"unreadable": repr(tuple(row))}
-    return values.AuditRecord(
-        sequence=row.sequence,
-        at=row.at,
-        action=action,
-        actor=row.actor,
-        access=access,
-        request_id=row.request_id,
-        before=before,
-        after=after,
-        previous_hash=row.previous_hash,
-        hash=row.hash,
-    )
+    return from_row(values.AuditRecord, row, action=action, access=access, before=before, after=after)
 
 
 def _json_object(text: str) -> dict[str, Any]:

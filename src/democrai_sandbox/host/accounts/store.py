@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, or_, select, upd
 
 from democrai_sandbox.access.caller import SUPER
 from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
+from democrai_sandbox.access.store.tables import from_row
 from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused, SignInThrottled
 from democrai_sandbox.host.scopes import Scope
@@ -284,9 +285,7 @@ def list_users(connection: Connection) -> tuple[Person, ...]:
 
 def to_user(row: Row[Any]) -> Person:
     """Convert a row, without the password."""
-    return Person(
-        row.id, row.role, row.access_level, row.organization_id, row.created_at, row.password_at, row.disabled_at
-    )
+    return from_row(Person, row)
 
 
 def _user_row(connection: Connection, person_id: str) -> Row[Any] | None:
@@ -417,9 +416,7 @@ def close_sessions(
 
 
 def _to_session(row: Row[Any]) -> PersonSession:
-    return PersonSession(
-        row.id, row.person_id, row.address, row.user_agent, row.created_at, row.last_seen, row.confirmed_at
-    )
+    return from_row(PersonSession, row)
 
 
 MOST_TOKENS = 100
@@ -520,4 +517,4 @@ def prune_tokens(connection: Connection, before: datetime) -> None:
 def _to_token(row: Row[Any]) -> Token:
     known = {str(scope) for scope in Scope}
     scopes = frozenset(Scope(scope) for scope in row.scopes.split() if scope in known)
-    return Token(row.id, row.person_id, row.label, scopes, row.created_at, row.expires_at, row.last_used, row.ended_at)
+    return from_row(Token, row, scopes=scopes)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from democrai_sandbox.access.store.audit_log import SYSTEM, AuditEntry, Ledger
+from democrai_sandbox.access.store.tables import from_row
 from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
@@ -508,8 +509,7 @@ def _columns(run: ShadowRun) -> dict[str, Any]:
 
 
 def _run(row: Row[Any]) -> ShadowRun:
-    columns = dict(row._mapping)  # noqa: SLF001 - a documented name
-    return ShadowRun(subject=Subject(SubjectKind(columns.pop("kind")), columns.pop("name")), **columns)
+    return from_row(ShadowRun, row, subject=Subject(SubjectKind(row.kind), row.name))
 
 
 def _finding_columns(run_id: str, finding: ShadowDifference) -> dict[str, Any]:
@@ -518,9 +518,7 @@ def _finding_columns(run_id: str, finding: ShadowDifference) -> dict[str, Any]:
 
 
 def _finding(row: Row[Any]) -> ShadowDifference:
-    columns = {field.name: row._mapping[field.name] for field in fields(ShadowDifference)}  # noqa: SLF001 - likewise
-    effect, chain = ShadowEffect(row.effect), tuple(json.loads(row.chain))
-    return ShadowDifference(**{**columns, "effect": effect, "chain": chain})
+    return from_row(ShadowDifference, row, effect=ShadowEffect(row.effect), chain=tuple(json.loads(row.chain)))
 
 
 def _members(value: ShadowRun | ShadowDifference) -> dict[str, Any]:
