@@ -187,12 +187,12 @@ _MOST = 16
 _places = threading.BoundedSemaphore(_MOST)
 
 
-def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _SECONDS) -> T:
-    """Return the result of a query or raise its error; raises ``StoreUnavailable`` after ``seconds``.
+def ask_in_time(node: AccessNode, question: Callable[[], T]) -> T:
+    """Return the result of a query or raise its error; raises ``StoreUnavailable`` after two seconds.
 
     While the node considers the store unreachable, nothing is asked; the node notices when the store is back.
     """
-    if not node.status.store_reachable or not _places.acquire(timeout=seconds):
+    if not node.status.store_reachable or not _places.acquire(timeout=_SECONDS):
         raise StoreUnavailable
     future: Future[T] = Future()
 
@@ -209,6 +209,6 @@ def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _S
     except BaseException:
         _places.release()
         raise
-    if not wait([future], seconds).done:
-        raise StoreUnavailable from TimeoutError(f"the database did not answer within {seconds:g} seconds")
+    if not wait([future], _SECONDS).done:
+        raise StoreUnavailable from TimeoutError(f"the database did not answer within {_SECONDS:g} seconds")
     return future.result()

@@ -216,7 +216,7 @@ def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | No
         future.set_exception(error)
 
 
-MOST_AT_ONCE = 32
+_MOST_AT_ONCE = 32
 
 
 class CallThreads:
@@ -225,8 +225,8 @@ class CallThreads:
     In a shared pool, a few tools that never return would block all others.
     """
 
-    def __init__(self, most: int = MOST_AT_ONCE) -> None:
-        self._free = threading.Semaphore(most)
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(_MOST_AT_ONCE)
 
     async def run(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Return the result of the function. After a cancellation the thread continues, and its result is dropped."""

@@ -292,7 +292,6 @@ def install_once(
     *,
     decider: Decider | None = None,
     protected: tuple[str, ...] = (),
-    report: InstallReporter | None = None,
     timeout: float = 1800.0,
 ) -> str:
     """Install an engine or extractor under its install section; return the environment's folder."""
@@ -307,7 +306,7 @@ def install_once(
         protected=(*settings.protected, *protected),
         timeout=timeout,
     )
-    return asyncio.run(installer.install(report)).folder
+    return asyncio.run(installer.install()).folder
 
 
 def without_requests(manifest: Any) -> Manifest:
