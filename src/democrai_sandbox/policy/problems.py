@@ -165,6 +165,12 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     return str(matches[0]) if matches else None
 
 
+def hint_for(name: str, candidates: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: a suggestion, or nothing."""
+    near = nearest(name, candidates)
+    return f"; did you mean {near!r}?" if near else ""
+
+
 def pointer_to(parent: str, *tokens: str | int) -> str:
     """Return the JSON pointer of a member below ``parent``, with the tokens escaped."""
     escaped = (str(token).replace("~", "~0").replace("/", "~1") for token in tokens)

@@ -599,7 +599,7 @@ def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: 
 @tasks.get("/tasks/{task_id}", **operation(Scope.TASKS_READ, 404))
 def show_task(request: Request, task_id: Id, visitor: TaskReader) -> TaskRecord:
     """Show a task: its progress, result or failure."""
-    return TaskRecord.model_validate(_check(sandbox_of(request).runtime.store.task(task_id), visitor))
+    return TaskRecord.model_validate(own_task(sandbox_of(request).runtime.store.task(task_id), visitor))
 
 
 @tasks.post("/tasks/{task_id}/cancel", **operation(Scope.TASKS_CANCEL, 404))
@@ -608,11 +608,11 @@ async def cancel_task(
 ) -> Cancelled:
     """Cancel a task on any node."""
     runtime = sandbox_of(request).runtime
-    _check(await runtime.tasks.status(task_id), visitor)
+    own_task(await runtime.tasks.status(task_id), visitor)
     return Cancelled(cancelled=await runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}"))
 
 
-def _check(task: Task, visitor: Visitor) -> Task:
+def own_task(task: Task, visitor: Visitor) -> Task:
     """Return a task that the caller may see; a task of another user looks like a missing one."""
     if visitor.may_decide or (task.origin.user_id and task.origin.user_id == visitor.caller.user_id):
         return task
