@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations import allow_values, big_integer, is_postgresql
+from democrai_sandbox.access.store.migrations import allow_values, big_integer, forget_audit
 
 revision = "0007"
 down_revision = "0006"
@@ -18,12 +18,9 @@ _RESUMED = ("resume_attached", "resume_succeeded", "resume_failed")
 _SIGNED = ("signed_in", "sign_in_failed", "signed_out", "password_changed")
 _ACCOUNTS = tuple(f"account_{what}" for what in (*_SIGNED, "added", "changed", "token_made", "token_revoked"))
 _ACTIONS_BEFORE = ("requested", *_DECIDED, *_RESUMED, "check_failed", *_ACCOUNTS, "noted")
-_ACTIONS = (*_ACTIONS_BEFORE, "shadow_started", "shadow_ended")
+_SHADOWS = ("shadow_started", "shadow_ended")
+_ACTIONS = (*_ACTIONS_BEFORE, *_SHADOWS)
 _INDEX = "ix_access_requests_decision"
-_NO_DELETE = (
-    "CREATE TRIGGER access_audit_no_delete BEFORE DELETE ON access_audit "
-    "BEGIN SELECT RAISE(ABORT, 'access_audit is append-only'); END"
-)
 
 
 def upgrade() -> None:
@@ -46,7 +43,7 @@ def downgrade() -> None:
         "WHEN scope = 'session' THEN 'approved_for_session' ELSE 'approved' END FROM access_decisions "
         "WHERE access_decisions.id = access_requests.decision_id) WHERE state IN ('revoked', 'expired', 'replaced')"
     )
-    _forget_shadows()
+    forget_audit(_SHADOWS)
     allow_values("access_audit", "action", _ACTIONS, _ACTIONS_BEFORE)
     allow_values("access_requests", "state", _STATES, _STATES_BEFORE)
     op.drop_index(_INDEX, "access_requests")
@@ -79,17 +76,3 @@ def _mark_ended() -> None:
         f"WHEN {replaced} THEN 'replaced' ELSE 'revoked' END {ended}) "
         f"WHERE decision_id IS NOT NULL AND EXISTS (SELECT 1 {ended} AND d.ended_at IS NOT NULL)"
     )
-
-
-def _forget_shadows() -> None:
-    remove = "DELETE FROM access_audit WHERE action IN ('shadow_started', 'shadow_ended')"
-    if is_postgresql():
-        steps = (
-            "ALTER TABLE access_audit DISABLE TRIGGER USER",
-            remove,
-            "ALTER TABLE access_audit ENABLE TRIGGER USER",
-        )
-    else:
-        steps = ("DROP TRIGGER access_audit_no_delete", remove, _NO_DELETE)
-    for step in steps:
-        op.execute(step)
