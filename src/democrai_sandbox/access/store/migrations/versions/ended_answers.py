@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations import allow_values, big_integer, forget_audit
+from democrai_sandbox.access.store.migrations import allow_values, create_index, forget_audit, number
 
 revision = "0007"
 down_revision = "0006"
@@ -26,10 +26,9 @@ _INDEX = "ix_access_requests_decision"
 def upgrade() -> None:
     """Add the columns, fill them from the existing decisions, and allow the new values."""
     op.add_column("access_requests", sa.Column("decision_id", sa.Text))
-    op.add_column("access_requests", sa.Column("ended_at", big_integer()))
+    op.add_column("access_requests", number("ended_at", nullable=True))
     op.add_column("access_requests", sa.Column("ended_by", sa.Text, nullable=False, server_default=""))
-    where = sa.text("decision_id IS NOT NULL")
-    op.create_index(_INDEX, "access_requests", ["decision_id"], sqlite_where=where, postgresql_where=where)
+    create_index(_INDEX, "access_requests", ["decision_id"], "decision_id IS NOT NULL")
     allow_values("access_requests", "state", _STATES_BEFORE, _STATES)
     allow_values("access_audit", "action", _ACTIONS_BEFORE, _ACTIONS)
     _find_decisions()
