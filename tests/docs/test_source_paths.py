@@ -25,7 +25,7 @@ OF_READERS = {
     },
     "docs/working-on-the-guard.md": {"src/democrai_sandbox/guard/clients/NAME.py"},
     "docs/working-on-the-product.md": {
-        *("cli/uptime.py", "src/democrai_sandbox/console/pages/uptime.py"),
+        *("cli/uptime.py", "runtime/converters.py", "src/democrai_sandbox/console/pages/uptime.py"),
         *("tests/cli/test_uptime.py", "tests/console/pages/test_uptime.py"),
     },
 }

@@ -17,7 +17,6 @@ class WorkerThread(threading.Thread):
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
-        """Store the work until ``start``."""
         super().__init__(name=name, daemon=True)
         self._work: Callable[[], None] | None = work
 

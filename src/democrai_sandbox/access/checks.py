@@ -42,7 +42,6 @@ class DeferredRecords:
     """
 
     def __init__(self, node: AccessNode) -> None:
-        """Register the writers as chores of the node."""
         self._node = node
         self._uses: dict[str, int] = {}
         self._failures: deque[dict[str, Any]] = deque(maxlen=_FAILURES_KEPT)
@@ -320,7 +319,6 @@ class ResultCounter:
     __slots__ = ("_counters", "_lock", "_looks")
 
     def __init__(self) -> None:
-        """Set all counters to zero."""
         names = (*(code.value for code in DecisionCode), FAILED)
         # Advancing a counter is atomic in the interpreter: two threads never get the same number.
         self._counters: Mapping[str, count[int]] = MappingProxyType({name: count() for name in names})

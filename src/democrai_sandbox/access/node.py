@@ -53,7 +53,6 @@ class AccessNode:
     def __init__(
         self, store: SqlStore, bus: Bus, *, poll_seconds: float = 1.0, clock: Callable[[], datetime] = utc_now
     ) -> None:
-        """Store the parts; nothing is read before ``start`` or ``refresh``."""
         self.store = store
         self.bus = bus
         self.clock = clock
@@ -188,12 +187,12 @@ _MOST = 16
 _places = threading.BoundedSemaphore(_MOST)
 
 
-def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _SECONDS) -> T:
-    """Return the result of a query or raise its error; raises ``StoreUnavailable`` after ``seconds``.
+def ask_in_time(node: AccessNode, question: Callable[[], T]) -> T:
+    """Return the result of a query or raise its error; raises ``StoreUnavailable`` after two seconds.
 
     While the node considers the store unreachable, nothing is asked; the node notices when the store is back.
     """
-    if not node.status.store_reachable or not _places.acquire(timeout=seconds):
+    if not node.status.store_reachable or not _places.acquire(timeout=_SECONDS):
         raise StoreUnavailable
     future: Future[T] = Future()
 
@@ -210,6 +209,6 @@ def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _S
     except BaseException:
         _places.release()
         raise
-    if not wait([future], seconds).done:
-        raise StoreUnavailable from TimeoutError(f"the database did not answer within {seconds:g} seconds")
+    if not wait([future], _SECONDS).done:
+        raise StoreUnavailable from TimeoutError(f"the database did not answer within {_SECONDS:g} seconds")
     return future.result()

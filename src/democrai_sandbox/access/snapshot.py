@@ -211,7 +211,6 @@ class Snapshot:
         subjects: Mapping[tuple[str, str], _SubjectDecisions] | None = None,
         expiries: Mapping[str, int] | None = None,
     ) -> None:
-        """Create an empty snapshot; ``changed`` returns snapshots with decisions."""
         self.generation = generation
         self._subjects = subjects or {}
         self._expiries = expiries or {}

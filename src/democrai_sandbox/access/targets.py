@@ -61,7 +61,6 @@ class TargetParser:
     """
 
     def __init__(self) -> None:
-        """Create empty caches."""
         self._lexical = lru_cache(maxsize=_REMEMBERED)(_lexical)
         self._read = lru_cache(maxsize=_REMEMBERED)(_read)
 

@@ -97,7 +97,6 @@ class NodeClient:
     """Timeout in seconds for a whole answer, or for each line of a text."""
 
     def __init__(self, url: str, source: str = "--url", *, token: str) -> None:
-        """Take the address of the console, its origin, and a token; no connection is made yet."""
         self.url = url.rstrip("/")
         self._source = source
         self._token = token

@@ -14,7 +14,7 @@ from democrai_sandbox.errors import CommandMisused, CommandRefused
 
 from .connection import configuration, database_file, database_url, open_database, shown_database
 from .files import confirm, is_answerable, secret, write_whole
-from .output import Exit, Mood, visible
+from .output import Exit, Mood, plural, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -342,12 +342,8 @@ def _keys(ids: list[str]) -> str:
 
 def _stored(contexts: int, models: int) -> str:
     """Return the counts as text; model keys only if there are any."""
-    parts = [_counted_values(contexts, "stored context")] if contexts or not models else []
-    return " and ".join([*parts, *([_counted_values(models, "model key")] if models else [])])
-
-
-def _counted_values(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    parts = [plural(contexts, "stored context")] if contexts or not models else []
+    return " and ".join([*parts, *([plural(models, "model key")] if models else [])])
 
 
 _STATES = {"disabled": Mood.WARNING}

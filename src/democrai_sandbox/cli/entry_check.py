@@ -28,7 +28,6 @@ class MovedAsideFiles:
     """Context manager that moves files and folders aside."""
 
     def __init__(self, made: Iterable[str]) -> None:
-        """Take the paths that did not exist before the first run."""
         paths = sorted(set(map(Path, made)))
         self._places = [path for path in paths if not any(parent in paths for parent in path.parents)]
         self._kept: dict[Path, Path] = {}

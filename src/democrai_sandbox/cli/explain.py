@@ -12,7 +12,7 @@ from democrai_sandbox.policy import Operation, ResourceType, Subject, chain_from
 
 from . import connection
 from .connection import configuration
-from .output import Exit, Mood, visible, when
+from .output import Exit, Mood, plural, visible, when
 from .terminal import columns
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def is_well(line: Mapping[str, Any]) -> bool:
 def problem_words(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines that need an action as a sentence, or an empty text."""
     ill = [visible(line["title"]) for line in lines if not is_well(line)]
-    return f"{len(ill)} problem{'s' if len(ill) > 1 else ''}: {', '.join(ill)}" if ill else ""
+    return f"{plural(len(ill), 'problem')}: {', '.join(ill)}" if ill else ""
 
 
 def _show_layer(output: CommandOutput, line: Mapping[str, Any], wide: int) -> None:

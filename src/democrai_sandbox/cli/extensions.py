@@ -14,7 +14,7 @@ from democrai_sandbox.policy import Problem
 
 from . import connection, files
 from .connection import below
-from .output import Exit, Mood, ago, visible, when
+from .output import Exit, Mood, ago, plural, visible, when
 
 if TYPE_CHECKING:
     import argparse
@@ -37,15 +37,8 @@ def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     if output.is_json:
         output.data("extensions.list/1", {"items": items})
     elif items:
-        rows = [
-            (
-                *(one[name] for name in ("kind", "name", "state")),
-                one["version"] or "-",
-                one["mode"],
-                one["problem_count"] or "-",
-            )
-            for one in items
-        ]
+        shown = ("kind", "name", "state", "version", "mode", "problem_count")
+        rows = [[one[name] or "-" for name in shown] for one in items]
         output.table(_EXTENSION_HEADS, rows, _MOODS)
     else:
         output.say("no extension was found; set modules_path, engines_path or extractors_path in the configuration")
@@ -313,6 +306,8 @@ def _model_row(model: Mapping[str, Any]) -> tuple[object, ...]:
     return (model["name"], state, model["target"] or "-", key, agents, model["source"] or "-")
 
 
+_PROBLEM = ("pointer", "line", "column", "message", "suggestion")
+_FINDING = ("code", "severity", "pointer", "line", "message", "advice")
 _CHANGE_MOODS = {"warning": Mood.WARNING, "added": Mood.BAD, "widened": Mood.BAD}
 
 
@@ -323,7 +318,7 @@ def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     """List every problem."""
     from democrai_sandbox.manifests import ManifestError, load_manifest  # noqa: PLC0415 - takes its time
 
-    found = _located(options)
+    found = _located(options.places, options.kind)
     wrong: dict[str, tuple[Problem, ...]] = {}
     for file, kind in found:
         try:
@@ -331,36 +326,30 @@ def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
         except ManifestError as error:
             wrong[file] = error.problems
     if output.is_json:
-        files = [{**_named(one), "problems": [_problem(each) for each in wrong.get(one.file, ())]} for one in found]
+        files = [
+            {**_named(one), "problems": [_members(each, _PROBLEM) for each in wrong.get(one.file, ())]} for one in found
+        ]
         output.data("manifest.check/1", {"ok": not wrong, "files": files})
     for file, problems in wrong.items() if not output.is_json else ():
         for problem in problems:
-            output.line(f"{_place(file, problem)}: {visible(_said(problem))}")
+            said = Problem(problem.pointer, problem.message, problem.suggestion)
+            output.line(f"{_place(file, problem)}: {visible(str(said))}")
     if wrong:
-        output.say(f"{_counted(len(found))}, {len(wrong)} with problems", Mood.BAD)
+        output.say(f"{plural(len(found), 'manifest')}, {len(wrong)} with problems", Mood.BAD)
         return Exit.FAILED
-    output.say(f"{_counted(len(found))}, no problems", Mood.OK)
+    output.say(f"{plural(len(found), 'manifest')}, no problems", Mood.OK)
     return Exit.OK
 
 
-def _problem(problem: Problem) -> dict[str, object]:
-    return {
-        "pointer": problem.pointer,
-        "line": getattr(problem, "line", 0),
-        "column": getattr(problem, "column", 0),
-        "message": problem.message,
-        "suggestion": problem.suggestion,
-    }
+def _members(found: Problem | Finding, names: tuple[str, ...]) -> dict[str, object]:
+    """Return attributes as JSON data; a problem without a position is at line 0."""
+    return {name: getattr(found, name, 0) for name in names}
 
 
 def _place(file: str, problem: Problem) -> str:
     """Return file, line and column in the format of compilers, which editors can open."""
     line = getattr(problem, "line", 0)
     return f"{visible(file)}:{line}:{getattr(problem, 'column', 0)}" if line else visible(file)
-
-
-def _said(problem: Problem) -> str:
-    return str(Problem(problem.pointer, problem.message, problem.suggestion))
 
 
 # ---- lint ------------------------------------------------------------------------------------------------------------
@@ -371,9 +360,11 @@ def run_lint(options: argparse.Namespace, output: CommandOutput) -> int:
     from democrai_sandbox.manifests import Severity, lint  # noqa: PLC0415 - takes its time
 
     missing = _unenforced(options.config)
-    found = [(one, lint(_loaded(one), unenforced=missing)) for one in _located(options)]
+    found = [(one, lint(_loaded(one), unenforced=missing)) for one in _located(options.places, options.kind)]
     if output.is_json:
-        files = [{**_named(one), "findings": [_finding(each) for each in findings]} for one, findings in found]
+        files = [
+            {**_named(one), "findings": [_members(each, _FINDING) for each in findings]} for one, findings in found
+        ]
         output.data("manifest.lint/1", {"files": files})
     every = [(one, each) for one, findings in found for each in findings]
     for one, each in every if not output.is_json else ():
@@ -381,7 +372,9 @@ def run_lint(options: argparse.Namespace, output: CommandOutput) -> int:
         text = f"{each.pointer}: {each.severity}: {each.message} ({each.code}). {each.advice}"
         output.line(f"{where}: {visible(text)}", _CHANGE_MOODS.get(each.severity))
     warnings = sum(each.severity is Severity.WARNING for _, each in every)
-    output.say(f"{_counted(len(found))}: {_number(warnings, 'warning')}, {_number(len(every) - warnings, 'notice')}")
+    output.say(
+        f"{plural(len(found), 'manifest')}: {plural(warnings, 'warning')}, {plural(len(every) - warnings, 'notice')}"
+    )
     return Exit.FAILED if warnings and options.strict else Exit.OK
 
 
@@ -392,17 +385,6 @@ def _unenforced(config: str | None) -> tuple[str, ...]:
     from democrai_sandbox.kernel.application import unenforced_here  # noqa: PLC0415
 
     return unenforced_here(OsSettings() if config is None else load(config).settings.os)
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    return {
-        "code": finding.code.value,
-        "severity": finding.severity.value,
-        "pointer": finding.pointer,
-        "line": finding.line,
-        "message": finding.message,
-        "advice": finding.advice,
-    }
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
@@ -462,9 +444,7 @@ def run_schema(options: argparse.Namespace, output: CommandOutput) -> int:
 
 
 def _written(folder: str, kinds: Iterable[ManifestKind]) -> list[str]:
-    from pathlib import Path  # noqa: PLC0415 - takes its time
-
-    from democrai_sandbox.manifests.schema import schema_path, schema_text  # noqa: PLC0415
+    from democrai_sandbox.manifests.schema import schema_path, schema_text  # noqa: PLC0415 - takes its time
 
     if not Path(folder).is_dir():
         raise CommandRefused(f"{visible(folder)} is not a folder", fix="create it first, or name another one")
@@ -478,12 +458,8 @@ def _written(folder: str, kinds: Iterable[ManifestKind]) -> list[str]:
 # ---- all -------------------------------------------------------------------------------------------------------------
 
 
-def _located(options: argparse.Namespace) -> tuple[Located, ...]:
-    return _meant(options.places, options.kind)
-
-
 def _one(place: str, kind: str | None) -> Located:
-    found = _meant([place], kind)
+    found = _located([place], kind)
     if len(found) > 1:
         raise CommandMisused(f"{visible(place)} contains {len(found)} manifests", fix="name one of them")
     return found[0]
@@ -497,7 +473,7 @@ def _like(other: Located, place: str, kind: str | None) -> Located:
         return _one(place, other.kind)
 
 
-def _meant(places: list[str], kind: str | None) -> tuple[Located, ...]:
+def _located(places: list[str], kind: str | None) -> tuple[Located, ...]:
     from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415 - see below
     from democrai_sandbox.manifests import ManifestKind  # noqa: PLC0415 - takes its time
     from democrai_sandbox.manifests.loader import locate  # noqa: PLC0415
@@ -517,14 +493,6 @@ def _loaded(one: Located) -> Manifest:
 
 def _named(one: Located) -> Mapping[str, Any]:
     return {"file": one.file, "kind": one.kind.value}
-
-
-def _counted(manifests: int) -> str:
-    return _number(manifests, "manifest")
-
-
-def _number(count: int, one: str) -> str:
-    return f"{count} {one if count == 1 else one + 's'}"
 
 
 _LARGEST = 1024 * 1024

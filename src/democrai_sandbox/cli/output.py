@@ -57,7 +57,6 @@ class CommandOutput:
     """Output streams of a command. Use either ``data`` once, or ``line`` and ``table`` any number of times."""
 
     def __init__(self, *, is_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        """Take ``is_json`` from ``--json``."""
         self.is_json = is_json
         self._out = out or sys.stdout or _Closed()
         self._err = err or sys.stderr or io.StringIO()
@@ -207,6 +206,11 @@ def _cut(text: str, width: int) -> str:
         return text
     left = (width - 1 + 1) // 2
     return text[:left] + "…" + text[len(text) - (width - 1 - left) :]
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def when(text: str | None) -> str:

@@ -24,7 +24,6 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help formatter with the width of the terminal, up to a readable maximum."""
 
     def __init__(self, prog: str) -> None:
-        """Read the width."""
         super().__init__(prog, max_help_position=30, width=min(columns(sys.stdout), _WIDEST) - 2)
 
     def _split_lines(self, text: str, width: int) -> list[str]:

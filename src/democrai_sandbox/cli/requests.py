@@ -18,7 +18,7 @@ from . import connection, files
 from .connection import below, database_url, given_filters, list_items, open_database, show_items
 from .errors import status_of
 from .files import open_text, write_whole
-from .output import Exit, Mood, ago, visible, when
+from .output import Exit, Mood, ago, plural, visible, when
 
 if TYPE_CHECKING:
     import argparse
@@ -395,9 +395,7 @@ def run_revoke(options: argparse.Namespace, output: CommandOutput) -> int:
 def _revoke_question(found: Sequence[Mapping[str, Any]]) -> str:
     """Return the question, such as ``revoke 3 permanent approvals of module:reports?``."""
     kinds = Counter((one["scope"], one["effect"]) for one in found)
-    counted = " and ".join(
-        f"{number} {scope} {effect}{'s' if number > 1 else ''}" for (scope, effect), number in sorted(kinds.items())
-    )
+    counted = " and ".join(plural(number, f"{scope} {effect}") for (scope, effect), number in sorted(kinds.items()))
     subjects = sorted({one["access"]["subject"] for one in found})
     of = visible(subjects[0]) if len(subjects) == 1 else f"{len(subjects)} subjects"
     return f"revoke {counted} of {of}?"

@@ -325,15 +325,7 @@ def _rules(each: FoundHelper, rules: Iterable[FoundChain] | None) -> str:
 
 def _status_data(found: Iterable[FoundHelper], rules: Iterable[FoundChain] | None, *, ok: bool) -> dict[str, Any]:
     helpers = [
-        {
-            "application": each.application,
-            "socket": each.socket,
-            "answers": each.answers,
-            "why": each.why,
-            "policy_file": each.policy_file,
-            "endpoints": None if each.endpoints is None else [one._asdict() for one in each.endpoints],
-        }
-        for each in found
+        {**each._asdict(), "endpoints": each.endpoints and [one._asdict() for one in each.endpoints]} for each in found
     ]
     return {"ok": ok, "helpers": helpers, "chains": None if rules is None else [rule._asdict() for rule in rules]}
 

@@ -104,7 +104,6 @@ class RequestChecks:
     """
 
     def __init__(self, app: ASGIApp, *, sandbox: Sandbox) -> None:
-        """Read the host names from the configuration."""
         self._app = app
         public = urlsplit(sandbox.settings.server.public_url)
         self._public_origin = f"{public.scheme}://{public.netloc}".lower() if public.netloc else ""

@@ -155,7 +155,6 @@ class Metrics:
     """Metrics of a sandbox. Those from the database are the same on every node."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        """Start to count decisions."""
         self._sandbox = sandbox
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()

@@ -244,7 +244,6 @@ class PlainResponse(JSONResponse):
     """JSON response in ASCII that is never cached, because it is valid only now and for this caller."""
 
     def __init__(self, content: Any = None, status_code: int = 200, headers: Any = None, **other: Any) -> None:
-        """Take plain data."""
         super().__init__(content, status_code, {"Cache-Control": "no-store", **(headers or {})}, **other)
 
     def render(self, content: Any) -> bytes:

@@ -45,7 +45,6 @@ class StoreBusy(StoreUnavailable):
     """All connections of this process to the database were in use for too long."""
 
     def __init__(self, connections: int) -> None:
-        """Take the number of connections, ``database.connections``."""
         super().__init__(connections)
         self.connections = connections
 
@@ -74,7 +73,6 @@ class ExternalAccessAdminRequired(SandboxError, PermissionError):
     """
 
     def __init__(self, why: str = "") -> None:
-        """Take the reason why this caller may not decide."""
         super().__init__(errno.EACCES, why)
         self.why = why
 

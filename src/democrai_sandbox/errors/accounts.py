@@ -25,7 +25,6 @@ class NotSignedIn(SandboxError, PermissionError):
     """
 
     def __init__(self, location: str = "") -> None:
-        """Take the address of the sign-in page, which returns the user afterwards."""
         super().__init__(errno.EACCES, "the caller is not signed in")
         self.location = location
 
@@ -52,7 +51,6 @@ class ConfirmationNeeded(SandboxError, PermissionError):
     """
 
     def __init__(self, location: str = "") -> None:
-        """Take the address of the page that asks for the password."""
         super().__init__(errno.EACCES, "the password has to be given again")
         self.location = location
 
@@ -79,7 +77,6 @@ class ScopeMissing(SandboxError, PermissionError):
     """
 
     def __init__(self, scope: str) -> None:
-        """Take the name of the missing scope."""
         super().__init__(errno.EACCES, scope)
         self.scope = str(scope)
 
@@ -130,7 +127,6 @@ class SignInThrottled(SandboxError, RuntimeError):
     """
 
     def __init__(self, retry_after: int) -> None:
-        """Take the waiting time in seconds."""
         super().__init__(retry_after)
         self.retry_after = retry_after
 

@@ -97,7 +97,6 @@ class NodeRefused(SandboxError, RuntimeError):
     """
 
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
-        """Take the HTTP status and the problem document."""
         super().__init__(status, answer)
         self.status = status
         self.answer = answer

@@ -132,7 +132,6 @@ class SandboxDenied(SandboxError, PermissionError):
         installing: bool = False,
         opened_by: str = "",
     ) -> None:
-        """Take the refused target, the subject and the operations."""
         if self.names_path:
             OSError.__init__(self, _EACCES, _REASON, target)
         else:

@@ -68,7 +68,6 @@ class ExtensionFailed(SandboxError, RuntimeError):
     """
 
     def __init__(self, message: str, *, kind: str = "", traceback: str = "", advice: str = "") -> None:
-        """Take the text, the class name, the traceback and advice for the user."""
         super().__init__(f"{kind}: {message}" if kind else message)
         self.kind = kind
         self.message = message
@@ -97,7 +96,6 @@ class LimitReached(ExtensionFailed):
     """
 
     def __init__(self, label: str, limit: str, number: int, failure: ExtensionFailed) -> None:
-        """Take the subject, the name of the limit, its number and the error that the code raised."""
         super().__init__(f"{label} reached its limit {limit} of {number}: {failure}", traceback=failure.traceback)
         self.kind = failure.kind
         self.limit = limit
@@ -125,7 +123,6 @@ class ResultInvalid(ExtensionFailed):
     """
 
     def __init__(self, message: str, *, problems: Iterable[Problem] = ()) -> None:
-        """Take the text, and the problems with their places in the result."""
         super().__init__(message)
         self.problems = tuple(problems)
 
@@ -228,7 +225,6 @@ class InstallFailed(SandboxError, RuntimeError):
     """
 
     def __init__(self, message: str, *, lines: tuple[str, ...] = (), denials: tuple[str, ...] = ()) -> None:
-        """Take the message, the last lines of pip, and the denials by the guard."""
         super().__init__(message)
         self.lines = lines
         self.denials = denials
@@ -314,7 +310,6 @@ class WorkerFailed(SandboxError, RuntimeError):
     """
 
     def __init__(self, label: str, why: str, *, output: str = "") -> None:
-        """Take the label of the worker, the reason, and the end of its standard error."""
         super().__init__(label, why, output)
         self.label = label
         self.why = why

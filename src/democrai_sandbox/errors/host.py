@@ -45,7 +45,6 @@ class HostRefused(SandboxError, RuntimeError):
     """
 
     def __init__(self, what: str, *, fix: str = "") -> None:
-        """Take the reason and the next action."""
         super().__init__(what)
         self.what = what
         self.fix = fix

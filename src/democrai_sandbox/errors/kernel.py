@@ -71,7 +71,6 @@ class KernelLayerError(SandboxError, RuntimeError):
     """
 
     def __init__(self, what: str, *, fix: str = "") -> None:
-        """Take the failure and the next action."""
         super().__init__(what)
         self.what = what
         self.fix = fix
@@ -176,7 +175,6 @@ class HelperFailed(KernelLayerError):
     guidance_words = HELPER_REASONS
 
     def __init__(self, what: str, *, fix: str = "", reason: str = "") -> None:
-        """Take the failure, the next action and the helper's word for the reason."""
         super().__init__(what, fix=fix)
         self.reason = reason
 

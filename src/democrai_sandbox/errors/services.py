@@ -128,7 +128,6 @@ class McpError(SandboxError, RuntimeError):
     """
 
     def __init__(self, server: str, why: str) -> None:
-        """Take the server and the reason, which is shortened and made printable."""
         self.server = server
         self.why = printable(why)
         super().__init__(f"{server}: {self.why}")

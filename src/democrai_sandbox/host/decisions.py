@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox import policy
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionScope
@@ -173,26 +173,12 @@ class SubmittedDecision:
 def decide(administration: Administration, caller: Caller, submitted: SubmittedDecision) -> Outcome:
     """Decide as the caller. The result has the new, revoked or undone decision, or the reason why there is none."""
     about = submitted.about
+    options: dict[str, Any] = {name: getattr(submitted, name) for name in ("reason", "lifetime", "expected")}
     with serving(caller):
         if not isinstance(about, UnrequestedAccess):
-            return administration.decide(
-                submitted.act,
-                about,
-                target=submitted.target,
-                reason=submitted.reason,
-                lifetime=submitted.lifetime,
-                expected=submitted.expected,
-            )
-        return administration.decide_unasked(
-            about.subject,
-            resource_type=about.resource_type,
-            operation=about.operation,
-            target=about.target,
-            effect=DecisionEffect.DENIAL if submitted.act == "deny" else DecisionEffect.APPROVAL,
-            reason=submitted.reason,
-            lifetime=submitted.lifetime,
-            expected=submitted.expected,
-        )
+            return administration.decide(submitted.act, about, target=submitted.target, **options)
+        effect = DecisionEffect.DENIAL if submitted.act == "deny" else DecisionEffect.APPROVAL
+        return administration.decide_unasked(**about._asdict(), effect=effect, **options)
 
 
 def approved_accesses(administration: Administration, submitted: SubmittedDecision) -> list[AccessTuple]:

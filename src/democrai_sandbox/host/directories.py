@@ -39,7 +39,6 @@ class CreatedPaths:
     """Folders and files created by one start, which a failed start removes again."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._files: list[Path] = []
         self._folders: list[Path] = []
 

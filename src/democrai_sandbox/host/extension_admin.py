@@ -143,7 +143,6 @@ class StoredModels:
     """
 
     def __init__(self, store: RuntimeStore, ring: Callable[[], KeyRing], known: KnownModels) -> None:
-        """Store the database, the current keys, and the registry that agents use."""
         self._store = store
         self._ring = ring
         self._known = known
@@ -274,7 +273,6 @@ class BackgroundInstaller:
     """Background installations. The status of the extension contains their result."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Start without installations."""
         self._runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
 

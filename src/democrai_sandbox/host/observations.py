@@ -101,7 +101,6 @@ class Observations:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.since = datetime.now(UTC)
         # Reentrant: a finalizer can run at any point, even here, and cause an access.
         self._lock = threading.RLock()
@@ -228,7 +227,6 @@ class RuleMatcher:
     """Comparison of observed accesses with rules, with the matching of every check."""
 
     def __init__(self, observed: Iterable[ObservedAccess]) -> None:
-        """Parse the targets once."""
         self._observed = tuple(
             (one, _parsed_target(one.target) if one.resource_type == policy.ResourceType.NETWORK else None)
             for one in observed
@@ -313,7 +311,6 @@ class ReasonFinder:
     """Lookup of reasons. It uses memory only, because it runs on the threads of the accesses."""
 
     def __init__(self, runtime: Runtime, service: AccessService) -> None:
-        """Store the runtime with the declarations, and the service with the decisions."""
         self._runtime = runtime
         self._service = service
         self._known: dict[tuple[str, str], AccessReason] = {}

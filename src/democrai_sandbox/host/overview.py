@@ -16,7 +16,7 @@ from democrai_sandbox.errors import ExtensionUnknown, StoreUnavailable
 from democrai_sandbox.manifests import FILE_NAME, Manifest, ManifestKind, diff, lint, parse_manifest
 from democrai_sandbox.manifests.document import LARGEST_MANIFEST, PlacedProblem
 from democrai_sandbox.manifests.loader import open_at_once
-from democrai_sandbox.policy import AccessRule, InvalidInputError, Problem, ResourceType, Subject, SubjectKind, nearest
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Problem, ResourceType, Subject, SubjectKind, hint_for
 from democrai_sandbox.runtime.extensions.importer import Surface, described
 from democrai_sandbox.runtime.installs.environments import InstallState
 from democrai_sandbox.runtime.store import ShadowEffect, ShadowRun
@@ -391,8 +391,8 @@ def _check_recorded(sandbox: Sandbox, subject: Subject, known: Iterable[Subject]
     recorded = sandbox.access.store.database.read(count_by_subject)
     if (subject.kind.value, subject.name) in recorded:
         return
-    close = nearest(subject.name, [one.name for one in known if one.kind is subject.kind])
-    raise ExtensionUnknown(f"unknown subject {subject}" + (f"; did you mean {close!r}?" if close else ""))
+    hint = hint_for(subject.name, [one.name for one in known if one.kind is subject.kind])
+    raise ExtensionUnknown(f"unknown subject {subject}{hint}")
 
 
 # ---- declarations ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -20,11 +21,12 @@ from democrai_sandbox.runtime import Runtime, RuntimeSettings
 from democrai_sandbox.runtime.access_environment import GuardSurroundings
 from democrai_sandbox.runtime.confinement.allowlist_sources import config_source
 from democrai_sandbox.runtime.extensions.registry import discover
+from democrai_sandbox.runtime.extensions.settings import ExtensionDefaults
 from democrai_sandbox.runtime.worker.process import template_command
 
 from . import directories
 from .accounts.accounts import Accounts
-from .accounts.store import IdempotencyKeys
+from .accounts.idempotency import IdempotencyKeys
 from .authentication import Identity
 from .config import load
 from .directories import DatabaseLock, unreachable_error, unreachable_reason
@@ -100,7 +102,6 @@ class Sandbox:
         roles: RoleLookup | None = None,
         models: Mapping[str, Model] | None = None,
     ) -> None:
-        """Create a sandbox from validated settings."""
         if (authenticator is None) is not (roles is None):
             raise errors.HostRefused(
                 "an authenticator needs a role lookup, and vice versa", fix="pass both, or neither for own accounts"
@@ -330,20 +331,10 @@ def _check_keys(settings: HostSettings) -> bool:
 
 def _runtime_settings(settings: HostSettings) -> RuntimeSettings:
     return RuntimeSettings(
-        data_dir=settings.data_dir,
-        modules_path=settings.modules_path,
-        engines_path=settings.engines_path,
-        extractors_path=settings.extractors_path,
-        extra_module_dirs=settings.extra_module_dirs,
-        extra_engine_dirs=settings.extra_engine_dirs,
-        extra_extractor_dirs=settings.extra_extractor_dirs,
-        isolation=settings.isolation,
+        **{each.name: getattr(settings, each.name) for each in fields(ExtensionDefaults)},
         worker_idle_seconds=settings.worker.idle_seconds,
         warm_workers=settings.worker.warm,
         native_packages=settings.guard.native_packages,
-        call_timeout=settings.call_timeout,
-        load_timeout=settings.load_timeout,
-        limits=settings.limits,
         mcp_approval=settings.extensions.mcp_approval,
         mcp_servers=settings.extensions.mcp_servers,
         configurations={

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.kernel.settings import OsSettings
-from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import Subject, SubjectKind
-from democrai_sandbox.runtime.extensions.settings import McpApproval
+from democrai_sandbox.runtime.extensions.settings import ExtensionDefaults, McpApproval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -118,13 +117,11 @@ class ExtensionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostSettings:
-    """Complete configuration."""
+class HostSettings(ExtensionDefaults):
+    """Complete configuration; isolation, limits and timeouts of extensions are in ``sandbox``."""
 
     state_dir: str
-    """Default folder of the host's files: database, keys, sockets."""
-    data_dir: str
-    """Data of extensions; ``<state_dir>/data`` by default."""
+    """Default folder of the host's files: database, keys, sockets, data of extensions."""
     database: str = field(repr=False)
     """``database.url``; SQLite in the state directory by default. May contain a password."""
     key_file: str
@@ -136,13 +133,6 @@ class HostSettings:
     config_file: str = ""
     """Path of the configuration file; empty without one."""
 
-    modules_path: str | None = None
-    engines_path: str | None = None
-    extractors_path: str | None = None
-    extra_module_dirs: tuple[str, ...] = ()
-    extra_engine_dirs: tuple[str, ...] = ()
-    extra_extractor_dirs: tuple[str, ...] = ()
-
     stream_type: str = "memory"
     """``network.stream.type``."""
     stream: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -150,16 +140,8 @@ class HostSettings:
     endpoints: Mapping[str, str] = field(default_factory=dict)
     """``network.endpoints``: remote services of the host, URLs by name, for the egress allowlist."""
 
-    isolation: Mapping[str, str] = field(default_factory=dict)
-    """``sandbox.isolation``: ``default: auto``, ``module:reports: in_process``."""
     worker: WorkerSettings = field(default_factory=WorkerSettings)
-    limits: Limits = NO_LIMITS
-    """``sandbox.limits``."""
     guard: GuardSettings = field(default_factory=GuardSettings)
-    call_timeout: float = 30.0
-    """``sandbox.call_timeout``."""
-    load_timeout: float = 30.0
-    """``sandbox.load_timeout``."""
     managers: tuple[Subject, ...] = ()
     """``sandbox.managers``: modules whose code may decide, for a user who may."""
     pending_days: int = 30

@@ -73,16 +73,8 @@ class ReportLine:
 
     def as_dict(self) -> dict[str, object]:
         """Return the line as JSON data."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "area": self.area.value,
-            "state": self.state.value,
-            "wanted": self.wanted,
-            "summary": self.summary,
-            "fix": self.fix,
-            "details": plain(self.details),
-        }
+        names = ("name", "title", "area", "state", "wanted", "summary", "fix")
+        return {**{name: getattr(self, name) for name in names}, "details": plain(self.details)}
 
 
 @dataclass(frozen=True, slots=True)

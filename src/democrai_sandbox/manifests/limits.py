@@ -87,11 +87,11 @@ def limits_from(value: object, pointer: str = "/limits") -> Limits:
     return Limits(**value)
 
 
-def limit_problems(limits: object, pointer: str = "/limits") -> list[Problem]:
+def limit_problems(limits: object) -> list[Problem]:
     """Return the problems of limits that were constructed in code."""
     if not isinstance(limits, Limits):
-        return [Problem(pointer, f"expected Limits, as limits_from() returns them, got {shown(limits)}")]
-    return [problem for name, number in limits.given() for problem in _problems(name, number, pointer)]
+        return [Problem("/limits", f"expected Limits, as limits_from() returns them, got {shown(limits)}")]
+    return [problem for name, number in limits.given() for problem in _problems(name, number, "/limits")]
 
 
 def _problems(name: object, number: object, pointer: str) -> Iterator[Problem]:

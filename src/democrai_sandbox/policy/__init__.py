@@ -23,7 +23,7 @@ from .operations import (
     read_operation,
 )
 from .paths import PathIndex, is_at_or_below, normalise_path, prefixes_of
-from .problems import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError, nearest, pointer_to
+from .problems import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError, hint_for, nearest, pointer_to
 from .rules import (
     AccessRule,
     CompiledPolicy,
@@ -80,6 +80,7 @@ __all__ = [
     "compile_policy",
     "covering_keys",
     "file_access",
+    "hint_for",
     "http_operation",
     "implied_connection",
     "is_at_or_below",

@@ -46,7 +46,6 @@ class NetworkIndex:
     _prefixes: frozenset[tuple[int, int]]
 
     def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
-        """Index the network rules among ``rules``; ignore the others."""
         found: dict[tuple[str, Operation], AccessRule] = {}
         names: dict[str, AccessRule] = {}
         depth, prefixes = 0, set()

@@ -97,7 +97,6 @@ class InvalidInputError(SandboxError, ValueError):
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Store ``problems``, at least one."""
         self.problems: tuple[Problem, ...] = tuple(problems)
         if not self.problems:
             message = "an InvalidInputError needs at least one problem"
@@ -164,6 +163,12 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         return None
     matches = get_close_matches(name.lower(), tuple(candidates), n=1, cutoff=0.6)
     return str(matches[0]) if matches else None
+
+
+def hint_for(name: str, candidates: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: a suggestion, or nothing."""
+    near = nearest(name, candidates)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def pointer_to(parent: str, *tokens: str | int) -> str:

@@ -261,16 +261,14 @@ def _suggest(name: str, candidates: Iterable[str]) -> str | None:
 _NOT_A_LIST = (str, bytes, bytearray, memoryview, dict, os.PathLike)
 
 
-def rules_for_paths(
-    paths: Iterable[str | os.PathLike[str]], *, pointer: str = "/allowed_paths"
-) -> tuple[AccessRule, ...]:
+def rules_for_paths(paths: Iterable[str | os.PathLike[str]]) -> tuple[AccessRule, ...]:
     """Return rules to read, create, modify and delete each absolute path. ``~`` is not expanded."""
-    return _rules(paths, ResourceType.FILESYSTEM, WRITING_OPERATIONS, _path_text, pointer)
+    return _rules(paths, ResourceType.FILESYSTEM, WRITING_OPERATIONS, _path_text, "/allowed_paths")
 
 
-def rules_for_targets(targets: Iterable[str], *, pointer: str = "/allowed_targets") -> tuple[AccessRule, ...]:
+def rules_for_targets(targets: Iterable[str]) -> tuple[AccessRule, ...]:
     """Return rules to connect to, receive from and send to each target."""
-    return _rules(targets, ResourceType.NETWORK, NETWORK_OPERATIONS, exact_str, pointer)
+    return _rules(targets, ResourceType.NETWORK, NETWORK_OPERATIONS, exact_str, "/allowed_targets")
 
 
 def _rules(

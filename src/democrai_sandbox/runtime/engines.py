@@ -56,7 +56,6 @@ class EngineServices:
     """The functions behind the service names of ``services``."""
 
     def __init__(self, engines: InstalledRuntime, extractors: InstalledRuntime) -> None:
-        """Serve guarded code from these runtimes."""
         self._runtimes: Mapping[str, InstalledRuntime] = {"engine": engines, "extractor": extractors}
         self._streams: dict[str, _OpenStream] = {}
 

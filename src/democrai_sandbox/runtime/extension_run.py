@@ -224,7 +224,6 @@ class Installation:
     """Decides about a recorded installation: its HTTP requests are allowed, all else follows the manifest."""
 
     def __init__(self, recording: Recording) -> None:
-        """Record the HTTP requests."""
         self._recording = recording
 
     def decide(self, question: AccessQuestion) -> bool:

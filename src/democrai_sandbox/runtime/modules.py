@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import CallTimeout, ExtensionUnknown
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, Section
-from democrai_sandbox.policy import Problem, SandboxError, nearest, rules_to_json
+from democrai_sandbox.policy import Problem, SandboxError, hint_for, rules_to_json
 from democrai_sandbox.runtime.calls.invocation import GuardFactory, SubjectThreads, check_params, run_surface
 from democrai_sandbox.runtime.calls.outcome import release
 from democrai_sandbox.runtime.extensions.importer import Surface, capture_import, import_entry, prepare
@@ -61,8 +61,7 @@ class LoadedModule(NamedTuple):
         found = self.surfaces.get((kind, name))
         if found is not None:
             return found
-        close = nearest(name, [other for of_kind, other in self.surfaces if of_kind == kind])
-        hint = f"; did you mean {close!r}?" if close else ""
+        hint = hint_for(name, [other for of_kind, other in self.surfaces if of_kind == kind])
         raise ExtensionUnknown(f"module {self.extension.name} has no {kind} {name!r}{hint}")
 
 
@@ -70,7 +69,6 @@ class ModuleRuntime:
     """Loads modules and calls them. One broken module never stops another."""
 
     def __init__(self, settings: RuntimeSettings, registry: Registry, declarations: Declarations) -> None:
-        """Take the registered modules; nothing is imported yet."""
         self._settings = settings
         self._declarations = declarations
         self._found: dict[str, RegisteredExtension] = dict(registry.modules)
@@ -154,8 +152,7 @@ class ModuleRuntime:
             return found
         extension = self._found.get(name)
         if extension is None:
-            close = nearest(name, self._found)
-            raise ExtensionUnknown(f"unknown module {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+            raise ExtensionUnknown(f"unknown module {name!r}{hint_for(name, self._found)}")
         extension.require_sound()
         raise ExtensionUnknown(f"module {name!r} is not loaded")
 

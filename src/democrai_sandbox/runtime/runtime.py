@@ -81,7 +81,6 @@ class AccessManagers:
     """The service behind the managing half of ``sdk.access``."""
 
     def __init__(self, access: Access, managers: Collection[policy.Subject]) -> None:
-        """Take the subjects that may decide."""
         self._node = access.node
         self._managers = frozenset(managers)
 

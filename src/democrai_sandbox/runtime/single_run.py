@@ -237,7 +237,6 @@ class ConfinedRun:
     """
 
     def __init__(self, confiner: Confiner, rights: ProcessRights, abi: int) -> None:
-        """Derive the confinement."""
         self._confiner = confiner
         self._rights = rights
         self._prepared = confiner.prepare(rights)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.values import new_id
 from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, InvalidInputError, SandboxDenied, TaskQueueFull
-from democrai_sandbox.policy import SandboxError, Subject, SubjectKind, nearest
+from democrai_sandbox.policy import SandboxError, Subject, SubjectKind, hint_for
 from democrai_sandbox.runtime.store.task_rows import LONGEST_PERIOD, SHORTEST_PERIOD
 from democrai_sandbox.runtime.store.values import checked_name
 
@@ -199,8 +199,7 @@ class DeclaredTasks:
         if type(params) is not dict:
             raise InvalidInputError.of(f"expected an object, got {type(params).__name__}", pointer="/params")
         if (module, name) not in self._timeouts:
-            close = nearest(name, [other for of, other in self._timeouts if of == module])
-            hint = f"; did you mean {close!r}?" if close else ""
+            hint = hint_for(name, [other for of, other in self._timeouts if of == module])
             raise ExtensionUnknown(f"module {module} has no task {name!r}{hint}")
         self._check_timeout(timeout)
         seconds = timeout or self._timeouts[module, name] or self._settings.timeout

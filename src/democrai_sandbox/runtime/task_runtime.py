@@ -393,7 +393,6 @@ class TaskService:
     """
 
     def __init__(self, runtime: TaskRuntime) -> None:
-        """Use this task runtime."""
         self._runtime = runtime
         self.promises = SdkFutures("tasks", patience=30.0)
         """Available after it is opened on the host's loop."""

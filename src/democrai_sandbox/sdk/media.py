@@ -108,7 +108,6 @@ class MediaStream:
     """A response whose body arrives in parts."""
 
     def __init__(self, token: str, status: int, headers: dict[str, str], url: str) -> None:
-        """Take the token and the head from the runtime."""
         self._token = token
         self.status = status
         self.headers = headers

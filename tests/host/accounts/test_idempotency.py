@@ -9,7 +9,7 @@ import pytest
 
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.errors import IdempotencyConflict, IdempotencyRunning
-from democrai_sandbox.host.accounts.store import LARGEST_ANSWER, LEASE, LIFETIME, MOST_KEYS, IdempotencyKeys
+from democrai_sandbox.host.accounts.idempotency import LARGEST_ANSWER, LEASE, LIFETIME, MOST_KEYS, IdempotencyKeys
 
 
 class Clock:
@@ -103,7 +103,7 @@ def test_keys_expire(nodes):
 
 def test_only_so_much_is_kept(nodes, monkeypatch):
     """Only the latest keys of each caller are stored; an answer that is too large is not, and its key stays used."""
-    monkeypatch.setattr("democrai_sandbox.host.accounts.store.MOST_KEYS", 3)
+    monkeypatch.setattr("democrai_sandbox.host.accounts.idempotency.MOST_KEYS", 3)
     (here, _), clock = nodes
     assert MOST_KEYS > 3
     for number in range(5):

@@ -34,7 +34,6 @@ class FairSemaphore:
     """Semaphore that passes a released place directly to the first waiting thread."""
 
     def __init__(self, places: int) -> None:
-        """Start with all places free."""
         self._lock = threading.Lock()
         self._free = places
         self._waiting: deque[threading.Event] = deque()
@@ -335,7 +334,6 @@ class DatabaseStore:
     """
 
     def __init__(self, database: Database) -> None:
-        """Use a database with the current schema."""
         self.database = database
 
     def close(self) -> None:

@@ -95,7 +95,6 @@ class DatabaseFile:
     """
 
     def __init__(self, path: str) -> None:
-        """Store the identity of the current file."""
         self._path = Path(path)
         self._known = self._identity()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -15,8 +16,9 @@ from democrai_sandbox.access.verdicts import NOT_ASSESSED
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from enum import StrEnum
+    from collections.abc import Iterable, Iterator
+
+T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -93,36 +95,36 @@ metadata = sa.MetaData()
 """All tables below. Migrations create them; a test compares both."""
 
 
-def _one_of(column: str, names: type[StrEnum]) -> sa.CheckConstraint:
-    listed = ", ".join(f"'{name.value}'" for name in names)
+def columns(kind: Any, *names: str, nullable: bool = False) -> Iterator[sa.Column[Any]]:
+    """Yield columns of the same type."""
+    return (sa.Column(name, kind, nullable=nullable) for name in names)
+
+
+def one_of(column: str, names: Iterable[str]) -> sa.CheckConstraint:
+    """Return the constraint that a column contains only these texts."""
+    listed = ", ".join(f"'{name}'" for name in names)
     return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
 
 
 def _about(*, required: bool = True) -> Iterator[Any]:
     """Yield the access columns of a row."""
-    for name in ("subject_kind", "subject_name", "resource_type", "operation"):
-        yield sa.Column(name, sa.Text, nullable=not required)
+    yield from columns(sa.Text, "subject_kind", "subject_name", "resource_type", "operation", nullable=not required)
     yield sa.Column("target", AnyText, nullable=not required)
-    yield _one_of("subject_kind", SubjectKind)
-    yield _one_of("resource_type", ResourceType)
-    yield _one_of("operation", Operation)
+    yield one_of("subject_kind", SubjectKind)
+    yield one_of("resource_type", ResourceType)
+    yield one_of("operation", Operation)
 
 
-def _texts(*names: str) -> Iterator[sa.Column[str]]:
-    for name in names:
-        yield sa.Column(name, AnyText, nullable=False)
-
-
-def _partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
-    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+def partial_index(name: str, *names: str, where: str, unique: bool = False) -> sa.Index:
+    """Return an index of the rows that match a condition."""
+    return sa.Index(name, *names, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
 meta = sa.Table(
     "access_meta",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("generation", big_integer(), nullable=False),
-    sa.Column("audit_sequence", big_integer(), nullable=False),
+    *columns(big_integer(), "generation", "audit_sequence"),
     sa.Column("audit_hash", sa.Text, nullable=False),
     sa.CheckConstraint("id = 1", name="ck_single"),
     sqlite_strict=True,
@@ -134,33 +136,32 @@ requests = sa.Table(
     sa.Column("id", AnyText, primary_key=True),
     sa.Column("digest", sa.Text, nullable=False),
     *_about(),
-    *_texts("target_folded", "raw_target"),
+    *columns(AnyText, "target_folded", "raw_target"),
     sa.Column("chain", sa.Text, nullable=False),
-    *_texts("user_id", "organization_id", "session_key", "task_id", "resume_action"),
+    *columns(AnyText, "user_id", "organization_id", "session_key", "task_id", "resume_action"),
     sa.Column("resume_context", sa.LargeBinary),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("first_seen", Moment, nullable=False),
-    sa.Column("last_seen", Moment, nullable=False),
+    *columns(Moment, "first_seen", "last_seen"),
     sa.Column("count", big_integer(), nullable=False),
     sa.Column("session_ended", sa.Integer, nullable=False),
     sa.Column("decided_at", Moment),
-    *_texts("decided_by", "reason"),
+    *columns(AnyText, "decided_by", "reason"),
     sa.Column("risk", sa.Integer, nullable=False, server_default=sa.text(str(NOT_ASSESSED))),
     sa.Column("decision_id", AnyText),
     sa.Column("ended_at", Moment),
     sa.Column("ended_by", AnyText, nullable=False, server_default=""),
-    _one_of("state", values.RequestState),
-    _partial_index(
+    one_of("state", values.RequestState),
+    partial_index(
         "uq_access_requests_pending", "digest", "user_id", "session_key", where="state = 'pending'", unique=True
     ),
     sa.Index("ix_access_requests_seen", "state", "last_seen", "id"),
-    _partial_index("ix_access_requests_asker", "user_id", "subject_kind", "subject_name", where="state = 'pending'"),
-    _partial_index("ix_access_requests_session", "session_key", where="state = 'pending' AND session_key <> ''"),
-    _partial_index("ix_access_requests_risk", "state", "risk", "id", where="state = 'pending'"),
-    _partial_index("ix_access_requests_group", "state", "digest", "id", where="state = 'pending'"),
-    _partial_index("ix_access_requests_waiting", "state", "first_seen", where="state = 'pending'"),
-    _partial_index("ix_access_requests_decided", "decided_at", where="decided_at IS NOT NULL"),
-    _partial_index("ix_access_requests_decision", "decision_id", where="decision_id IS NOT NULL"),
+    partial_index("ix_access_requests_asker", "user_id", "subject_kind", "subject_name", where="state = 'pending'"),
+    partial_index("ix_access_requests_session", "session_key", where="state = 'pending' AND session_key <> ''"),
+    partial_index("ix_access_requests_risk", "state", "risk", "id", where="state = 'pending'"),
+    partial_index("ix_access_requests_group", "state", "digest", "id", where="state = 'pending'"),
+    partial_index("ix_access_requests_waiting", "state", "first_seen", where="state = 'pending'"),
+    partial_index("ix_access_requests_decided", "decided_at", where="decided_at IS NOT NULL"),
+    partial_index("ix_access_requests_decision", "decision_id", where="decision_id IS NOT NULL"),
     sqlite_strict=True,
 )
 
@@ -171,34 +172,32 @@ decisions = sa.Table(
     sa.Column("digest", sa.Text, nullable=False),
     *_about(),
     sa.Column("target_folded", AnyText, nullable=False),
-    sa.Column("effect", sa.Text, nullable=False),
-    sa.Column("scope", sa.Text, nullable=False),
+    *columns(sa.Text, "effect", "scope"),
     sa.Column("session_key", AnyText, nullable=False),
     sa.Column("created_at", Moment, nullable=False),
-    *_texts("created_by", "reason"),
+    *columns(AnyText, "created_by", "reason"),
     sa.Column("request_id", AnyText, sa.ForeignKey("access_requests.id")),
     sa.Column("generation", big_integer(), nullable=False),
-    sa.Column("expires_at", Moment),
-    sa.Column("ended_at", Moment),
+    *columns(Moment, "expires_at", "ended_at", nullable=True),
     sa.Column("ended_by", AnyText, nullable=False),
     sa.Column("last_used", Moment),
-    _one_of("effect", values.DecisionEffect),
-    _one_of("scope", values.DecisionScope),
+    one_of("effect", values.DecisionEffect),
+    one_of("scope", values.DecisionScope),
     sa.CheckConstraint("(scope = 'session') = (session_key <> '')", name="ck_session"),
     sa.CheckConstraint("effect = 'approval' OR scope = 'permanent'", name="ck_denial"),
-    _partial_index(
+    partial_index(
         "uq_access_decisions_live", "digest", "effect", "scope", "session_key", where="ended_at IS NULL", unique=True
     ),
     sa.Index("ix_access_decisions_generation", "generation"),
     sa.Index("ix_access_decisions_digest", "digest"),
-    _partial_index("ix_access_decisions_live", "generation", where="ended_at IS NULL"),
+    partial_index("ix_access_decisions_live", "generation", where="ended_at IS NULL"),
     sa.Index("ix_access_decisions_created", "created_at", "id"),
     sa.Index("ix_access_decisions_subject", "subject_kind", "subject_name", "created_at", "id"),
-    _partial_index("ix_access_decisions_session", "session_key", where="ended_at IS NULL AND session_key <> ''"),
-    _partial_index(
+    partial_index("ix_access_decisions_session", "session_key", where="ended_at IS NULL AND session_key <> ''"),
+    partial_index(
         "ix_access_decisions_denials", "subject_kind", "subject_name", where="ended_at IS NULL AND effect = 'denial'"
     ),
-    _partial_index("ix_access_decisions_expiry", "expires_at", where="ended_at IS NULL AND expires_at IS NOT NULL"),
+    partial_index("ix_access_decisions_expiry", "expires_at", where="ended_at IS NULL AND expires_at IS NOT NULL"),
     sqlite_strict=True,
 )
 
@@ -211,11 +210,8 @@ audit = sa.Table(
     sa.Column("actor", AnyText, nullable=False),
     *_about(required=False),
     sa.Column("request_id", AnyText, nullable=False),
-    sa.Column("before", sa.Text, nullable=False),
-    sa.Column("after", sa.Text, nullable=False),
-    sa.Column("previous_hash", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-    _one_of("action", values.AuditAction),
+    *columns(sa.Text, "before", "after", "previous_hash", "hash"),
+    one_of("action", values.AuditAction),
     sa.Index("ix_access_audit_request", "request_id", "sequence"),
     sqlite_strict=True,
 )
@@ -228,14 +224,13 @@ resumes = sa.Table(
     sa.Column("decision_id", AnyText, sa.ForeignKey("access_decisions.id"), nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("created_at", Moment, nullable=False),
-    sa.Column("next_attempt", Moment, nullable=False),
+    *columns(Moment, "created_at", "next_attempt"),
     sa.Column("leased_by", AnyText, nullable=False),
     sa.Column("lease_until", Moment),
     sa.Column("last_error", AnyText, nullable=False),
     sa.Column("finished_at", Moment),
-    _one_of("state", values.ResumptionState),
-    _partial_index("ix_access_resumes_due", "next_attempt", where="finished_at IS NULL"),
+    one_of("state", values.ResumptionState),
+    partial_index("ix_access_resumes_due", "next_attempt", where="finished_at IS NULL"),
     sa.Index("ix_access_resumes_created", "created_at", "id"),
     sqlite_strict=True,
 )
@@ -276,65 +271,41 @@ def to_origin(row: sa.Row[Any]) -> values.Requester:
     return values.Requester(row.user_id, row.organization_id, row.session_key, row.task_id)
 
 
+def from_row(kind: type[T], row: sa.Row[Any], **converted: Any) -> T:
+    """Return a dataclass from the columns with the names of its fields, and from the converted values."""
+    columns = row._mapping  # noqa: SLF001 - the documented way where a column is named like a method
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type] # every caller names a dataclass
+    return kind(**{name: columns[name] for name in names if name not in converted}, **converted)
+
+
 def to_request(row: sa.Row[Any]) -> values.StoredRequest:
     """Return a request from the columns in ``REQUEST_COLUMNS``."""
-    return values.StoredRequest(
-        id=row.id,
+    return from_row(
+        values.StoredRequest,
+        row,
         access=to_access(row),
-        raw_target=row.raw_target,
         chain=tuple(json.loads(row.chain)),
         origin=to_origin(row),
-        resume_action=row.resume_action,
         has_context=bool(row.has_context),
         state=values.RequestState(row.state),
-        first_seen=row.first_seen,
-        last_seen=row.last_seen,
-        count=row._mapping["count"],  # noqa: SLF001 - the documented way where a column is named like a method
         session_ended=bool(row.session_ended),
-        decided_at=row.decided_at,
-        decided_by=row.decided_by,
-        reason=row.reason,
         decision_id=row.decision_id or "",
-        ended_at=row.ended_at,
-        ended_by=row.ended_by,
     )
 
 
 def to_decision(row: sa.Row[Any]) -> values.Decision:
     """Return a decision."""
-    return values.Decision(
-        id=row.id,
-        access=to_access(row),
-        effect=values.DecisionEffect(row.effect),
-        scope=values.DecisionScope(row.scope),
-        session_key=row.session_key,
-        created_at=row.created_at,
-        created_by=row.created_by,
-        reason=row.reason,
-        request_id=row.request_id or "",
-        generation=row.generation,
-        expires_at=row.expires_at,
-        ended_at=row.ended_at,
-        ended_by=row.ended_by,
-        last_used=row.last_used,
-    )
+    effect, scope = values.DecisionEffect(row.effect), values.DecisionScope(row.scope)
+    request_id = row.request_id or ""
+    return from_row(values.Decision, row, access=to_access(row), effect=effect, scope=scope, request_id=request_id)
 
 
 def to_resume(row: sa.Row[Any]) -> values.Resumption:
     """Return a resumption from its columns and those of its request."""
-    return values.Resumption(
-        id=row.id,
-        request_id=row.request_id,
-        action=row.resume_action,
-        origin=to_origin(row),
-        subject=Subject(SubjectKind(row.subject_kind), row.subject_name),
-        state=values.ResumptionState(row.state),
-        attempts=row.attempts,
-        created_at=row.created_at,
-        next_attempt=row.next_attempt,
-        leased_by=row.leased_by,
-        last_error=row.last_error,
-        finished_at=row.finished_at,
+    subject = Subject(SubjectKind(row.subject_kind), row.subject_name)
+    state = values.ResumptionState(row.state)
+    return from_row(
+        values.Resumption, row, action=row.resume_action, origin=to_origin(row), subject=subject, state=state
     )
 
 
@@ -346,18 +317,7 @@ def to_audit_record(row: sa.Row[Any]) -> values.AuditRecord:
         before, after = _json_object(row.before), _json_object(row.after)
     except ValueError:
         action, access, before, after = values.AuditAction.CHECK_FAILED, None, {}, {"unreadable": repr(tuple(row))}
-    return values.AuditRecord(
-        sequence=row.sequence,
-        at=row.at,
-        action=action,
-        actor=row.actor,
-        access=access,
-        request_id=row.request_id,
-        before=before,
-        after=after,
-        previous_hash=row.previous_hash,
-        hash=row.hash,
-    )
+    return from_row(values.AuditRecord, row, action=action, access=access, before=before, after=after)
 
 
 def _json_object(text: str) -> dict[str, Any]:

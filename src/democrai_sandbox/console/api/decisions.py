@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, Field
 
 from democrai_sandbox.access import values
 from democrai_sandbox.access.values import DecisionFilter, RequestFilter, RequestState
-from democrai_sandbox.access.verdicts import RiskLevel
+from democrai_sandbox.access.verdicts import MOST_AT_ONCE, RiskLevel
 from democrai_sandbox.console.auth import Visitor, holder, require_recent_password, sandbox_of
 from democrai_sandbox.console.problems import told as told_of
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, SandboxError
@@ -331,7 +331,6 @@ def show_decision(request: Request, decision_id: Id, visitor: Reader) -> Decisio
 decision_calls = router("decisions")
 Decider = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
 _DECIDES = operation(Scope.REQUESTS_DECIDE, 404, 409, body=True)
-_MOST_AT_ONCE = 500
 _PREVIEW = MappingProxyType(
     {
         "session": "would be approved until its session ends",
@@ -361,7 +360,7 @@ class PermanentVerdict(RequestVerdict):
 class Bulk(ApiInput):
     """One decision about many requests."""
 
-    request_ids: list[Id] = Field(min_length=1, max_length=_MOST_AT_ONCE)
+    request_ids: list[Id] = Field(min_length=1, max_length=MOST_AT_ONCE)
     act: Literal["session", "permanent", "deny"]
     reason: Reason = ""
     expected_versions: dict[Id, Version] = Field(

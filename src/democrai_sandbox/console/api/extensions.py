@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Query, Request, Response
 from pydantic import Field
@@ -27,7 +28,7 @@ from democrai_sandbox.runtime.store.values import TaskFilter, TaskState
 from .openapi import ApiAnswer, ApiInput, Data, Id, ListPage, Members, Named, Paging, Text, operation, router
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from democrai_sandbox.host.overview import ExtensionSummary
     from democrai_sandbox.host.sandbox import Sandbox
@@ -37,6 +38,8 @@ extensions = router("extensions")
 Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
 Manager = Annotated[Visitor, Depends(holder(Scope.EXTENSIONS_MANAGE))]
 Kind = Annotated[str, Path(max_length=100)]
+Name = Annotated[str, Path(min_length=1, max_length=200)]
+Answer = TypeVar("Answer", bound=ApiAnswer)
 ExtensionName = Annotated[str, Path(min_length=1, max_length=300)]
 
 
@@ -222,12 +225,17 @@ def change_settings(
     request: Request, kind: Kind, name: ExtensionName, visitor: Manager, changes: SettingChanges = _NO_SETTING_CHANGES
 ) -> Settings:
     """Set or remove settings of an engine or extractor; others stay. The next call starts a worker with them."""
+    change = partial(extension_admin.change_settings, wanted=changes.set, unwanted=changes.unset)
+    return _changed(Settings, request, visitor, change, kind, name)
+
+
+def _changed(
+    answer: type[Answer], request: Request, visitor: Visitor, change: Callable[..., object], *details: object
+) -> Answer:
+    """Change an entry on behalf of a user who has recently entered the password, and return it."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
-        changed = extension_admin.change_settings(
-            sandbox_of(request), kind, name, visitor.caller, wanted=changes.set, unwanted=changes.unset
-        )
-    return Settings.model_validate(changed)
+        return answer.model_validate(change(sandbox_of(request), *details, visitor.caller))
 
 
 def _counts(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
@@ -238,7 +246,6 @@ def _counts(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
 
 
 mcp = router("mcp-servers")
-ServerName = Annotated[str, Path(min_length=1, max_length=200)]
 _ServerUrl = Annotated[str, Field(max_length=2000, examples=["https://tools.example.com/mcp"])]
 
 
@@ -297,33 +304,27 @@ def list_mcp_servers(request: Request, visitor: Reader) -> McpServerList:
 @mcp.post("/mcp-servers", status_code=201, **operation(Scope.EXTENSIONS_MANAGE, 409, body=True))
 def add_mcp_server(request: Request, new: NewMcpServer, visitor: Manager) -> McpServerEntry:
     """Register a server on all nodes. Modules can use it at once, unless its endpoint needs an approval first."""
-    require_fresh(request, visitor)
-    with serving(visitor.caller):
-        added = extension_admin.add_mcp_server(sandbox_of(request), new.model_dump(), visitor.caller)
-    return McpServerEntry.model_validate(added)
+    return _changed(McpServerEntry, request, visitor, extension_admin.add_mcp_server, new.model_dump())
 
 
 @mcp.patch("/mcp-servers/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
 def change_mcp_server(
-    request: Request, name: ServerName, visitor: Manager, changes: McpServerChanges = _NO_SERVER_CHANGES
+    request: Request, name: Name, visitor: Manager, changes: McpServerChanges = _NO_SERVER_CHANGES
 ) -> McpServerEntry:
     """Change a server. The name cannot be changed, because approvals refer to it."""
-    require_fresh(request, visitor)
-    with serving(visitor.caller):
-        changed = extension_admin.change_mcp_server(sandbox_of(request), name, _given(changes), visitor.caller)
-    return McpServerEntry.model_validate(changed)
+    return _changed(McpServerEntry, request, visitor, extension_admin.change_mcp_server, name, _given(changes))
 
 
 @mcp.delete("/mcp-servers/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409))
-def remove_mcp_server(request: Request, name: ServerName, visitor: Manager) -> McpServerEntry:
+def remove_mcp_server(request: Request, name: Name, visitor: Manager) -> McpServerEntry:
     """Remove a server and return it. Approvals of its endpoint remain."""
     with serving(visitor.caller):
-        removed = extension_admin.remove_mcp_server(sandbox_of(request), name, visitor.caller)
-    return McpServerEntry.model_validate(removed)
+        return McpServerEntry.model_validate(
+            extension_admin.remove_mcp_server(sandbox_of(request), name, visitor.caller)
+        )
 
 
 models = router("models")
-ModelName = Annotated[str, Path(min_length=1, max_length=200)]
 _ModelUrl = Annotated[
     str,
     Field(
@@ -399,31 +400,23 @@ def list_models(request: Request, visitor: Reader) -> ModelList:
 @models.post("/models", status_code=201, **operation(Scope.EXTENSIONS_MANAGE, 409, body=True))
 def add_model(request: Request, new: NewModel, visitor: Manager) -> ModelItem:
     """Add a model on all nodes. Agents can use it at once if they may send to its endpoint."""
-    require_fresh(request, visitor)
     entry = _given(new)
-    name = str(entry.pop("name"))
-    with serving(visitor.caller):
-        added = extension_admin.add_model(sandbox_of(request), name, entry, visitor.caller)
-    return ModelItem.model_validate(added)
+    return _changed(ModelItem, request, visitor, extension_admin.add_model, entry.pop("name"), entry)
 
 
 @models.patch("/models/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
 def change_model(
-    request: Request, name: ModelName, visitor: Manager, changes: ModelChanges = _NO_MODEL_CHANGES
+    request: Request, name: Name, visitor: Manager, changes: ModelChanges = _NO_MODEL_CHANGES
 ) -> ModelItem:
     """Change a model on all nodes. The name cannot be changed. Agents use the change from their next call."""
-    require_fresh(request, visitor)
-    with serving(visitor.caller):
-        changed = extension_admin.change_model(sandbox_of(request), name, _given(changes), visitor.caller)
-    return ModelItem.model_validate(changed)
+    return _changed(ModelItem, request, visitor, extension_admin.change_model, name, _given(changes))
 
 
 @models.delete("/models/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409))
-def remove_model(request: Request, name: ModelName, visitor: Manager) -> ModelItem:
+def remove_model(request: Request, name: Name, visitor: Manager) -> ModelItem:
     """Remove a model and its key, and return it. Agents that use it fail afterwards."""
     with serving(visitor.caller):
-        removed = extension_admin.remove_model(sandbox_of(request), name, visitor.caller)
-    return ModelItem.model_validate(removed)
+        return ModelItem.model_validate(extension_admin.remove_model(sandbox_of(request), name, visitor.caller))
 
 
 def _given(order: ApiInput) -> dict[str, Any]:
@@ -433,7 +426,6 @@ def _given(order: ApiInput) -> dict[str, Any]:
 
 modules = router("modules")
 Runner = Annotated[Visitor, Depends(holder(Scope.MODULES_RUN))]
-Name = Annotated[str, Path(min_length=1, max_length=200)]
 LARGEST_RESULT = 16 * 1024 * 1024
 """Maximum size of a result, which is held in memory several times."""
 
@@ -607,7 +599,7 @@ def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: 
 @tasks.get("/tasks/{task_id}", **operation(Scope.TASKS_READ, 404))
 def show_task(request: Request, task_id: Id, visitor: TaskReader) -> TaskRecord:
     """Show a task: its progress, result or failure."""
-    return TaskRecord.model_validate(_check(sandbox_of(request).runtime.store.task(task_id), visitor))
+    return TaskRecord.model_validate(own_task(sandbox_of(request).runtime.store.task(task_id), visitor))
 
 
 @tasks.post("/tasks/{task_id}/cancel", **operation(Scope.TASKS_CANCEL, 404))
@@ -616,11 +608,11 @@ async def cancel_task(
 ) -> Cancelled:
     """Cancel a task on any node."""
     runtime = sandbox_of(request).runtime
-    _check(await runtime.tasks.status(task_id), visitor)
+    own_task(await runtime.tasks.status(task_id), visitor)
     return Cancelled(cancelled=await runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}"))
 
 
-def _check(task: Task, visitor: Visitor) -> Task:
+def own_task(task: Task, visitor: Visitor) -> Task:
     """Return a task that the caller may see; a task of another user looks like a missing one."""
     if visitor.may_decide or (task.origin.user_id and task.origin.user_id == visitor.caller.user_id):
         return task

@@ -406,7 +406,6 @@ class Repeatable:
     """HTTP request with its idempotency key, if any."""
 
     def __init__(self, request: Request, key: str | None) -> None:
-        """Read the HTTP request."""
         self._request = request
         self._key = key
         self._keys = sandbox_of(request).idempotency

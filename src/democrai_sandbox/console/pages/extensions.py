@@ -16,10 +16,11 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from democrai_sandbox.access.values import PageRequest, RequestFilter, RequestState, ResultPage
+from democrai_sandbox.console.api.extensions import own_task
 from democrai_sandbox.console.auth import require_fresh, sandbox_of
 from democrai_sandbox.console.problems import told
 from democrai_sandbox.console.render import code, code_line, is_present, redirect, render, state_mark, url
-from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied, TaskUnknown
+from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied
 from democrai_sandbox.host import extension_admin
 from democrai_sandbox.host.config.display import HIDDEN
 from democrai_sandbox.host.overview import (
@@ -529,8 +530,7 @@ def list_tasks(request: Request, visitor: SignedInUser) -> HTMLResponse:
 def show_task(request: Request, task_id: str, visitor: SignedInUser) -> HTMLResponse:
     """Show one task."""
     sandbox = sandbox_of(request)
-    task = sandbox.runtime.store.task(task_id)
-    _check_own(visitor, task)
+    task = own_task(sandbox.runtime.store.task(task_id), visitor)
     return render(
         request,
         "tasks/show.html",
@@ -549,7 +549,7 @@ def show_task(request: Request, task_id: str, visitor: SignedInUser) -> HTMLResp
 async def cancel_task(request: Request, task_id: str, visitor: SignedInUser) -> RedirectResponse:
     """Cancel a task on any node."""
     sandbox = sandbox_of(request)
-    _check_own(visitor, await sandbox.runtime.tasks.status(task_id))
+    own_task(await sandbox.runtime.tasks.status(task_id), visitor)
     ended = await sandbox.runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}")
     return redirect(request, f"/tasks/{task_id}", done="task_cancelled" if ended else "")
 
@@ -558,15 +558,9 @@ async def cancel_task(request: Request, task_id: str, visitor: SignedInUser) -> 
 async def retry_task(request: Request, task_id: str, visitor: SignedInUser) -> RedirectResponse:
     """Run a task again for this user."""
     sandbox = sandbox_of(request)
-    _check_own(visitor, await sandbox.runtime.tasks.status(task_id))
+    own_task(await sandbox.runtime.tasks.status(task_id), visitor)
     await sandbox.runtime.tasks.retry(task_id, visitor.caller)
     return redirect(request, f"/tasks/{task_id}", done="task_started")
-
-
-def _check_own(visitor: Visitor, task: Task) -> None:
-    """Report a task of another user as missing, unless this user may see all tasks."""
-    if not visitor.may_decide and task.origin.user_id != visitor.caller.user_id:
-        raise TaskUnknown(f"unknown task {task.id}")
 
 
 def _asked(sandbox: Sandbox, visitor: Visitor, task: Task) -> tuple[AccessRequest, ...]:

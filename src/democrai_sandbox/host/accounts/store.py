@@ -1,4 +1,4 @@
-"""Rows of users, sessions and API tokens; failed sign-ins and idempotency keys, for all nodes.
+"""Rows of users, sessions and API tokens, and failed sign-ins, for all nodes.
 
 Each change of a user, session or token holds the ledger lock, so that it is serialized and audited.
 """
@@ -10,38 +10,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
-from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, delete, func, insert, or_, select, update
 
 from democrai_sandbox.access.caller import SUPER
-from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
+from democrai_sandbox.access.store.tables import from_row
 from democrai_sandbox.access.values import AuditAction
-from democrai_sandbox.errors import (
-    AccountConflict,
-    AccountUnknown,
-    IdempotencyConflict,
-    IdempotencyRunning,
-    SignInRefused,
-    SignInThrottled,
-)
+from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused, SignInThrottled
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError, Problem
 from democrai_sandbox.policy.problems import nearest
 
-from .tables import Person, PersonSession, Token, idempotency, people, sessions, tokens
+from .tables import Person, PersonSession, Token, people, sessions, tokens
 from .tables import throttle as failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from datetime import datetime
 
     from sqlalchemy import Row
-
-    from democrai_sandbox.access.store.database import Database
 
 MOST_ROWS = 20_000
 """Maximum number of counts; those that expire first are removed."""
@@ -295,9 +285,7 @@ def list_users(connection: Connection) -> tuple[Person, ...]:
 
 def to_user(row: Row[Any]) -> Person:
     """Convert a row, without the password."""
-    return Person(
-        row.id, row.role, row.access_level, row.organization_id, row.created_at, row.password_at, row.disabled_at
-    )
+    return from_row(Person, row)
 
 
 def _user_row(connection: Connection, person_id: str) -> Row[Any] | None:
@@ -428,9 +416,7 @@ def close_sessions(
 
 
 def _to_session(row: Row[Any]) -> PersonSession:
-    return PersonSession(
-        row.id, row.person_id, row.address, row.user_agent, row.created_at, row.last_seen, row.confirmed_at
-    )
+    return from_row(PersonSession, row)
 
 
 MOST_TOKENS = 100
@@ -531,101 +517,4 @@ def prune_tokens(connection: Connection, before: datetime) -> None:
 def _to_token(row: Row[Any]) -> Token:
     known = {str(scope) for scope in Scope}
     scopes = frozenset(Scope(scope) for scope in row.scopes.split() if scope in known)
-    return Token(row.id, row.person_id, row.label, scopes, row.created_at, row.expires_at, row.last_used, row.ended_at)
-
-
-LIFETIME = timedelta(hours=24)
-"""Time for which an answer is stored."""
-LEASE = timedelta(minutes=1)
-"""Maximum time of an HTTP request, after which its node counts as dead."""
-MOST_KEYS = 1000
-"""Keys per caller; the oldest are removed first."""
-LARGEST_ANSWER = 1024 * 1024
-"""Maximum characters of a stored answer."""
-_TIDY_EVERY = timedelta(minutes=10)
-_TOO_LARGE = ""
-
-
-class IdempotencyKeys:
-    """Idempotency keys: a repeated HTTP request gets the first answer, on any node. Safe for use by several threads.
-
-    A key belongs to one caller. It is reserved when an HTTP request begins, stores the answer, and is released if the
-    request fails. If a node ends in between, the key is free again after a minute.
-    """
-
-    def __init__(self, database: Database, *, clock: Callable[[], datetime] = utc_now) -> None:
-        """Store the keys in this database."""
-        self._database = database
-        self._clock = clock
-        self._tidied = monotonic()
-
-    def begin(self, caller: str, key: str, digest: str) -> str | None:
-        """Reserve a key for an HTTP request; return its stored answer, or None for a new one.
-
-        ``digest`` identifies the content. Raise ``IdempotencyConflict`` if the key was used with other content, and
-        ``IdempotencyRunning`` while the first one has no answer yet.
-        """
-        now = self._clock()
-
-        def work(connection: Connection) -> str | None:
-            connection.execute(delete(idempotency).where(idempotency.c.begun_at <= now - LIFETIME))
-            here = idempotency.c.id == _id(caller, key)
-            row = connection.execute(select(idempotency).where(here).with_for_update()).one_or_none()
-            if row is None:
-                _make_room_for_key(connection, caller)
-                columns = {"id": _id(caller, key), "caller": caller, "digest": digest, "begun_at": now}
-                connection.execute(insert(idempotency), columns)
-                return None
-            if row.digest != digest:
-                raise IdempotencyConflict("the key was used for another request: send a new key")
-            if row.answer == _TOO_LARGE:
-                raise IdempotencyConflict("the request succeeded, but its answer was too large to be stored")
-            if row.answer is None and row.begun_at > now - LEASE:
-                raise IdempotencyRunning("the first request with this key has no answer yet")
-            if row.answer is None:
-                connection.execute(update(idempotency).where(here).values(begun_at=now))
-            found: str | None = row.answer
-            return found
-
-        return self._database.act(work)
-
-    def finish(self, caller: str, key: str, answer: str) -> None:
-        """Store the answer of an HTTP request."""
-        kept = answer if len(answer) <= LARGEST_ANSWER else _TOO_LARGE
-        here = idempotency.c.id == _id(caller, key)
-        self._database.act(lambda connection: connection.execute(update(idempotency).where(here).values(answer=kept)))
-
-    def abandon(self, caller: str, key: str) -> None:
-        """Release the key of a failed HTTP request."""
-        here = idempotency.c.id == _id(caller, key)
-        self._database.act(lambda connection: connection.execute(delete(idempotency).where(here)))
-
-    def count(self, caller: str) -> int:
-        """Return the number of stored keys of a caller."""
-        counted = select(func.count()).select_from(idempotency).where(idempotency.c.caller == caller)
-        return int(self._database.ask(lambda connection: connection.execute(counted).scalar_one()))
-
-    def tidy(self) -> None:
-        """Remove expired keys."""
-        late = self._clock() - LIFETIME
-        forgotten = delete(idempotency).where(idempotency.c.begun_at <= late)
-        self._database.act(lambda connection: connection.execute(forgotten))
-
-    def tidy_sometimes(self) -> None:
-        """Remove expired keys, at most once in some minutes."""
-        if monotonic() - self._tidied >= _TIDY_EVERY.total_seconds():
-            self._tidied = monotonic()
-            self.tidy()
-
-
-def _make_room_for_key(connection: Connection, caller: str) -> None:
-    own = idempotency.c.caller == caller
-    newest = select(idempotency.c.id).where(own).order_by(idempotency.c.begun_at.desc(), idempotency.c.id)
-    old = connection.execute(newest.offset(MOST_KEYS - 1)).scalars().all()
-    if old:
-        connection.execute(delete(idempotency).where(idempotency.c.id.in_(old)))
-
-
-def _id(caller: str, key: str) -> str:
-    """Return the id of a key: a hash that includes the length, so that caller and key cannot be confused."""
-    return sha256(f"{len(caller)}:{caller}:{key}".encode("utf-8", "surrogatepass")).hexdigest()
+    return from_row(Token, row, scopes=scopes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Column, ForeignKey, Index, Integer, MetaData, Table, Text
 
 from democrai_sandbox.access.caller import Caller
-from democrai_sandbox.access.store.tables import AnyText, Moment
+from democrai_sandbox.access.store.tables import AnyText, Moment, columns
 from democrai_sandbox.host.authentication import Roles
 
 if TYPE_CHECKING:
@@ -24,11 +24,8 @@ people = Table(
     metadata,
     Column("id", AnyText, primary_key=True),
     Column("password", Text, nullable=False),
-    Column("role", AnyText, nullable=False),
-    Column("access_level", AnyText, nullable=False),
-    Column("organization_id", AnyText, nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("password_at", Moment, nullable=False),
+    *columns(AnyText, "role", "access_level", "organization_id"),
+    *columns(Moment, "created_at", "password_at"),
     Column("disabled_at", Moment),
     sqlite_strict=True,
 )
@@ -39,11 +36,8 @@ sessions = Table(
     Column("id", AnyText, primary_key=True),
     Column("token_hash", Text, nullable=False, unique=True),
     Column("person_id", AnyText, ForeignKey("host_people.id"), nullable=False),
-    Column("address", AnyText, nullable=False),
-    Column("user_agent", AnyText, nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("last_seen", Moment, nullable=False),
-    Column("confirmed_at", Moment, nullable=False),
+    *columns(AnyText, "address", "user_agent"),
+    *columns(Moment, "created_at", "last_seen", "confirmed_at"),
     Index("ix_host_sessions_person", "person_id", "created_at"),
     sqlite_strict=True,
 )
@@ -57,9 +51,7 @@ tokens = Table(
     Column("label", AnyText, nullable=False),
     Column("scopes", Text, nullable=False),
     Column("created_at", Moment, nullable=False),
-    Column("expires_at", Moment),
-    Column("last_used", Moment),
-    Column("ended_at", Moment),
+    *columns(Moment, "expires_at", "last_used", "ended_at", nullable=True),
     Index("ix_host_tokens_person", "person_id", "created_at"),
     sqlite_strict=True,
 )
@@ -70,8 +62,7 @@ throttle = Table(
     # A hash, so that neither addresses nor mistyped names, which may be passwords, are stored here.
     Column("key", Text, primary_key=True),
     Column("failures", Integer, nullable=False),
-    Column("last_at", Moment, nullable=False),
-    Column("forget_at", Moment, nullable=False),
+    *columns(Moment, "last_at", "forget_at"),
     Index("ix_host_throttle_forget", "forget_at"),
     sqlite_strict=True,
 )

@@ -15,7 +15,7 @@ from democrai_sandbox.errors import ExtensionFailed, ExternalAccessCheckFailed, 
 from democrai_sandbox.errors.services import STOPPING_ERRORS, ModelFailed, RunStopped, StepFailed
 from democrai_sandbox.guard import plain
 from democrai_sandbox.guard._core import current_view
-from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, nearest
+from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, hint_for
 from democrai_sandbox.policy.text import exact_str, shown
 from democrai_sandbox.runtime.calls.invocation import CallThreads
 from democrai_sandbox.runtime.calls.outcome import INVALID, VALUE, Outcome, capture, capture_async, describe, release
@@ -287,8 +287,7 @@ class _Conversation:
         """Return the message that tells the model the result of a tool call."""
         tool = self._plan.tools.get(call.name)
         if tool is None:
-            close = nearest(call.name, self._plan.tools)
-            hint = f"; did you mean {close!r}?" if close else ""
+            hint = hint_for(call.name, self._plan.tools)
             return _error("unknown_tool", f"unknown tool {shown(call.name)}{hint}")
         try:
             arguments = json.loads(call.arguments or "{}")

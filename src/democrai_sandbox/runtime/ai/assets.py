@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from democrai_sandbox.errors.services import AssetUnknown
 from democrai_sandbox.manifests import Coverage, make_manifest
-from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
+from democrai_sandbox.policy import InvalidInputError, Problem, hint_for, nearest, pointer_to
 from democrai_sandbox.policy.text import shown
 from democrai_sandbox.runtime.extensions.importer import Surface
 
@@ -111,8 +111,7 @@ class Assets:
             return found
         names = {asset.name for asset in self if asset.kind is kind and asset.is_open_to(module)}
         names |= {asset.short for asset in self if asset.kind is kind and asset.module == module}
-        close = nearest(name, sorted(names))
-        raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else self.absent))
+        raise AssetUnknown(f"unknown {kind} {name!r}{hint_for(name, sorted(names)) or self.absent}")
 
 
 STEP = "step"

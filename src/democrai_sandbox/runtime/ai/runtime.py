@@ -496,8 +496,8 @@ class AiRuntime:
         """Return an asset by its full name, for the host."""
         asset = self._assets.get(_checked_kind(kind), _checked_name(name))
         if asset is None:
-            close = policy.nearest(name, [other.name for other in self._assets if other.kind == kind])
-            raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+            hint = policy.hint_for(name, [other.name for other in self._assets if other.kind == kind])
+            raise AssetUnknown(f"unknown {kind} {name!r}{hint}")
         return asset
 
     def _entrance(self, asset: Asset) -> Entrance:

@@ -101,7 +101,6 @@ class AccessOrigin:
     """Finds the code that asks. Create it before the first guard."""
 
     def __init__(self) -> None:
-        """Read which folders contain library code."""
         # The guard calls a decider through a function that logs its failures.
         self._facade = facade_files() | {logged.__code__.co_filename}
         self._roots = tuple(f"{os.fsdecode(path)}/" for path, mask in code_entries() if mask & CODE)

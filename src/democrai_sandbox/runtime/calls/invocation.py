@@ -149,7 +149,6 @@ class SubjectThreads:
     """
 
     def __init__(self, most: int, name: str) -> None:
-        """Set the maximum number of threads, and their name."""
         self._most = most
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -217,7 +216,7 @@ def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | No
         future.set_exception(error)
 
 
-MOST_AT_ONCE = 32
+_MOST_AT_ONCE = 32
 
 
 class CallThreads:
@@ -226,9 +225,8 @@ class CallThreads:
     In a shared pool, a few tools that never return would block all others.
     """
 
-    def __init__(self, most: int = MOST_AT_ONCE) -> None:
-        """Set the maximum number of concurrent calls."""
-        self._free = threading.Semaphore(most)
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(_MOST_AT_ONCE)
 
     async def run(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Return the result of the function. After a cancellation the thread continues, and its result is dropped."""
@@ -260,7 +258,6 @@ class CallDeadline:
     __slots__ = ("before", "cancels", "deadline", "task", "work")
 
     def __init__(self, task: asyncio.Task[Any], work: Any, deadline: float) -> None:
-        """Take the task, the work it awaits, and the loop time of the deadline."""
         self.task = task
         self.work = work
         self.deadline = deadline

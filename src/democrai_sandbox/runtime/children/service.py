@@ -45,7 +45,6 @@ class PopenLauncher:
     """Starts programs as children of this process. Descriptors are closed, the umask is the host's."""
 
     def __init__(self, unenforced: tuple[str, ...] = UNCONFINED) -> None:
-        """Take what to report with the result of each program."""
         self._unenforced = unenforced
 
     def start(self, order: LaunchRequest) -> PopenChild:
@@ -118,7 +117,6 @@ class Stream(ChildOutput):
     """Output of a child, until its reader takes it."""
 
     def __init__(self, arrived: Callable[[], None]) -> None:
-        """Take ``arrived``, which is called for new output."""
         super().__init__(0)
         self._arrived = arrived
         self._lock = threading.Lock()

@@ -122,7 +122,6 @@ class ChildOutput:
     """Output of one pipe: stored up to a limit; the rest is read and dropped, so that the child continues."""
 
     def __init__(self, limit: int) -> None:
-        """Store at most ``limit`` bytes."""
         self._kept = bytearray()
         self._limit = limit
         self.truncated = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import ExtensionBroken, ExtensionUnknown
 from democrai_sandbox.manifests import FILE_NAME, Manifest, ManifestKind, load_manifest
-from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind, nearest
+from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind, hint_for
 from democrai_sandbox.policy.subjects import LONGEST_SUBJECT_NAME
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ class Registry:
     """Extensions of each kind by name. Immutable; ``discover`` creates a new one."""
 
     def __init__(self, extensions: Mapping[ManifestKind, Mapping[str, RegisteredExtension]]) -> None:
-        """Copy the discovered extensions."""
         self._found = MappingProxyType({kind: MappingProxyType(dict(extensions.get(kind, {}))) for kind in KINDS})
 
     @property
@@ -93,8 +92,7 @@ class Registry:
         found = self._found[kind]
         if name in found:
             return found[name]
-        close = nearest(name, found)
-        raise ExtensionUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+        raise ExtensionUnknown(f"unknown {kind} {name!r}{hint_for(name, found)}")
 
 
 def discover(settings: RuntimeSettings) -> Registry:

@@ -62,8 +62,8 @@ def default_worker_limits() -> Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeSettings:
-    """Folders of extensions and of their data, isolation, limits and timeouts."""
+class ExtensionDefaults:
+    """Folders of extensions and of their data, isolation, limits and timeouts, for a host and its runtime."""
 
     data_dir: str
     """Folder with one subfolder per subject, such as ``modules/reports``; subjects cannot read each other's."""
@@ -75,16 +75,24 @@ class RuntimeSettings:
     extra_extractor_dirs: tuple[str, ...] = ()
     isolation: Mapping[str, str] = field(default_factory=dict)
     """Isolation of modules and tools: ``default``, or a subject such as ``module:reports``, and an ``Isolation``."""
+    limits: Limits = NO_LIMITS
+    """Resource limits of each extension process; a lower limit in its manifest takes precedence."""
+    call_timeout: float = 30.0
+    """Seconds for a render, an action or a command."""
+    load_timeout: float = 30.0
+    """Seconds for importing an extension."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings(ExtensionDefaults):
+    """Settings of a runtime."""
+
     native_packages: tuple[str, ...] = ()
     """Installed packages that may use ctypes and cffi, and so run native code for a subject."""
     worker_idle_seconds: float = 600.0
     """Seconds after its last call until the worker of a module is stopped; the next call starts it again."""
     warm_workers: int = 32
     """Maximum number of idle workers of modules; those that were idle for longest are stopped earlier."""
-    call_timeout: float = 30.0
-    """Seconds for a render, an action or a command."""
-    load_timeout: float = 30.0
-    """Seconds for importing an extension."""
     threads_per_subject: int = 8
     """Maximum concurrent calls of synchronous functions per subject; further calls wait."""
     capture_output: bool = True
@@ -96,8 +104,6 @@ class RuntimeSettings:
     configurations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """Settings of engines and extractors, by subject such as ``engine:whisper``; they replace stored ones."""
 
-    limits: Limits = NO_LIMITS
-    """Resource limits of each extension process; a lower limit in its manifest takes precedence."""
     worker_limits: Limits = field(default_factory=default_worker_limits)
     """Limits of each worker that neither ``limits`` nor its manifest sets."""
 

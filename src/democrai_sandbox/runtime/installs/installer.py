@@ -211,7 +211,6 @@ class Installations:
     def __init__(
         self, kind: ManifestKind, registry: Registry, make: Callable[[RegisteredExtension], Installer]
     ) -> None:
-        """Take the registry; ``make`` returns the installer of an extension."""
         self._kind = kind
         self._registry = registry
         self._make = make
@@ -293,7 +292,6 @@ def install_once(
     *,
     decider: Decider | None = None,
     protected: tuple[str, ...] = (),
-    report: InstallReporter | None = None,
     timeout: float = 1800.0,
 ) -> str:
     """Install an engine or extractor under its install section; return the environment's folder."""
@@ -308,7 +306,7 @@ def install_once(
         protected=(*settings.protected, *protected),
         timeout=timeout,
     )
-    return asyncio.run(installer.install(report)).folder
+    return asyncio.run(installer.install()).folder
 
 
 def without_requests(manifest: Any) -> Manifest:

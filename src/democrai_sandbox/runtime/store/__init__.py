@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from democrai_sandbox.access.store import open_database
 from democrai_sandbox.access.store.audit_log import SYSTEM
+from democrai_sandbox.access.store.database import DatabaseStore, query, transaction
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
 from . import registration_rows, task_rows
@@ -14,7 +15,7 @@ from .registration_rows import Configured, ShadowDifference, ShadowEffect, Shado
 from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from sqlalchemy import Connection
@@ -56,16 +57,6 @@ def open_runtime_store(url: str, *, create: bool = True) -> RuntimeStore:
     return RuntimeStore(open_database(url, create=create))
 
 
-def _change(operation: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[RuntimeStore, P], T]:
-    """Return a method that runs an operation in a transaction."""
-
-    @wraps(operation)
-    def run(store: RuntimeStore, /, *args: P.args, **named: P.kwargs) -> T:
-        return store.database.act(lambda connection: operation(connection, *args, **named))
-
-    return run
-
-
 def _change_of(
     check: Callable[[Configured, str], None], operation: Callable[Concatenate[Connection, str, P], T]
 ) -> Callable[Concatenate[RuntimeStore, str, P], T]:
@@ -79,50 +70,32 @@ def _change_of(
     return run  # type: ignore[return-value] # the name may also be passed by keyword
 
 
-def _query(operation: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[RuntimeStore, P], T]:
-    """Return a method that runs an operation with a single reading statement."""
-
-    @wraps(operation)
-    def run(store: RuntimeStore, /, *args: P.args, **named: P.kwargs) -> T:
-        return store.database.ask(lambda connection: operation(connection, *args, **named))
-
-    return run
-
-
-class RuntimeStore:
-    """Store over SQLAlchemy Core: every method is one transaction.
-
-    Synchronous and thread-safe; raises ``StoreUnavailable`` if the database is down.
-    """
+class RuntimeStore(DatabaseStore):
+    """Data of the runtimes, and the entries of the configuration, which replace those of the database."""
 
     def __init__(self, database: Database, configured: Configured = _NOTHING) -> None:
-        """Take a database with the current schema, and the entries that the configuration sets instead."""
-        self.database = database
+        super().__init__(database)
         self._configured = configured
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.database.close()
 
     # ---- tasks and schedules
 
-    add_task = _change(task_rows.add)
-    start_task = _change(task_rows.start)
-    say_progress = _change(task_rows.say_progress)
-    finish_task = _change(task_rows.finish)
-    request_cancel = _change(task_rows.request_cancel)
-    retry_task = _change(task_rows.retry)
-    beat = _change(task_rows.beat)
-    task = _query(task_rows.find)
-    tasks = _query(task_rows.listed)
-    task_counts = _query(task_rows.counts)
-    prune_tasks = _change(task_rows.prune)
-    ensure_schedule = _change(task_rows.ensure_schedule)
-    claim_run = _change(task_rows.claim_run)
-    next_time = _query(task_rows.next_time)
-    forget_schedule = _change(task_rows.forget_schedule)
-    _is_any_gone = _query(task_rows.is_any_gone)
-    _mark_lost = _change(task_rows.mark_lost)
+    add_task = transaction(task_rows.add)
+    start_task = transaction(task_rows.start)
+    say_progress = transaction(task_rows.say_progress)
+    finish_task = transaction(task_rows.finish)
+    request_cancel = transaction(task_rows.request_cancel)
+    retry_task = transaction(task_rows.retry)
+    beat = transaction(task_rows.beat)
+    task = query(task_rows.find)
+    tasks = query(task_rows.listed)
+    task_counts = query(task_rows.counts)
+    prune_tasks = transaction(task_rows.prune)
+    ensure_schedule = transaction(task_rows.ensure_schedule)
+    claim_run = transaction(task_rows.claim_run)
+    next_time = query(task_rows.next_time)
+    forget_schedule = transaction(task_rows.forget_schedule)
+    _is_any_gone = query(task_rows.is_any_gone)
+    _mark_lost = transaction(task_rows.mark_lost)
 
     def mark_lost(self, *, silent_since: datetime, now: datetime, node: str = "") -> tuple[str, ...]:
         """Mark the unfinished tasks of silent nodes, and all of a node that has just restarted, as lost."""
@@ -132,9 +105,9 @@ class RuntimeStore:
 
     # ---- MCP servers
 
-    _add_server = _change(registration_rows.add_server)
-    _get_server = _query(registration_rows.get_server)
-    _list_servers = _query(registration_rows.list_servers)
+    _add_server = transaction(registration_rows.add_server)
+    _get_server = query(registration_rows.get_server)
+    _list_servers = query(registration_rows.list_servers)
     update_mcp_server = _change_of(Configured.check_server, registration_rows.update_server)
     remove_mcp_server = _change_of(Configured.check_server, registration_rows.remove_server)
 
@@ -166,8 +139,8 @@ class RuntimeStore:
     add_model = _change_of(Configured.check_model, registration_rows.add_model)
     change_model = _change_of(Configured.check_model, registration_rows.change_model)
     remove_model = _change_of(Configured.check_model, registration_rows.remove_model)
-    _list_models = _query(registration_rows.list_models)
-    replace_model_keys = _change(registration_rows.replace_model_keys)
+    _list_models = query(registration_rows.list_models)
+    replace_model_keys = transaction(registration_rows.replace_model_keys)
 
     def models(self) -> tuple[StoredModel, ...]:
         """Return the models of the database by name, except those that the configuration sets instead."""
@@ -175,11 +148,11 @@ class RuntimeStore:
 
     # ---- settings of engines and extractors
 
-    _get_settings = _query(registration_rows.get_settings)
-    _change_settings = _change(registration_rows.change_settings)
-    _remove_settings = _change(registration_rows.remove_settings)
-    note_install = _change(registration_rows.note_install)
-    note = _change(registration_rows.note)
+    _get_settings = query(registration_rows.get_settings)
+    _change_settings = transaction(registration_rows.change_settings)
+    _remove_settings = transaction(registration_rows.remove_settings)
+    note_install = transaction(registration_rows.note_install)
+    note = transaction(registration_rows.note)
 
     def settings(self, kind: str, name: str) -> dict[str, Any]:
         """Return the configuration of an engine or extractor; empty if none is stored."""
@@ -211,14 +184,10 @@ class RuntimeStore:
 
     # ---- shadow runs
 
-    start_shadow = _change(registration_rows.start)
-    end_shadow = _change(registration_rows.end)
-    shadow = _query(registration_rows.find)
-    shadows = _query(registration_rows.listed)
-    findings = _query(registration_rows.findings)
-    finding_counts = _query(registration_rows.counts)
-    _add_findings = _change(registration_rows.add)
-
-    def add_findings(self, run_id: str, findings: Iterable[ShadowDifference]) -> None:
-        """Add findings to a run; beyond the limit they are only counted."""
-        self._add_findings(run_id, tuple(findings))
+    start_shadow = transaction(registration_rows.start)
+    end_shadow = transaction(registration_rows.end)
+    shadow = query(registration_rows.find)
+    shadows = query(registration_rows.listed)
+    findings = query(registration_rows.findings)
+    finding_counts = query(registration_rows.counts)
+    add_findings = transaction(registration_rows.add)

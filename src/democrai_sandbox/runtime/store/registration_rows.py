@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from democrai_sandbox.access.store.audit_log import SYSTEM, AuditEntry, Ledger
+from democrai_sandbox.access.store.tables import from_row
 from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
@@ -34,7 +35,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from sqlalchemy import Row
 
@@ -416,8 +417,8 @@ def end(connection: Connection, run_id: str, *, actor: str, now: datetime) -> bo
     return True
 
 
-def add(connection: Connection, run_id: str, findings: Iterable[ShadowDifference]) -> None:
-    """Add findings to a run. An ended run still accepts late reports of other nodes."""
+def add(connection: Connection, run_id: str, findings: Collection[ShadowDifference]) -> None:
+    """Add findings to a run; beyond the limit they are only counted. An ended run accepts reports of other nodes."""
     if connection.execute(select(shadow_runs.c.id).where(shadow_runs.c.id == run_id)).first() is None:
         return  # removed meanwhile
     query = select(func.count()).select_from(shadow_findings).where(shadow_findings.c.run_id == run_id)
@@ -508,8 +509,7 @@ def _columns(run: ShadowRun) -> dict[str, Any]:
 
 
 def _run(row: Row[Any]) -> ShadowRun:
-    columns = dict(row._mapping)  # noqa: SLF001 - a documented name
-    return ShadowRun(subject=Subject(SubjectKind(columns.pop("kind")), columns.pop("name")), **columns)
+    return from_row(ShadowRun, row, subject=Subject(SubjectKind(row.kind), row.name))
 
 
 def _finding_columns(run_id: str, finding: ShadowDifference) -> dict[str, Any]:
@@ -518,9 +518,7 @@ def _finding_columns(run_id: str, finding: ShadowDifference) -> dict[str, Any]:
 
 
 def _finding(row: Row[Any]) -> ShadowDifference:
-    columns = {field.name: row._mapping[field.name] for field in fields(ShadowDifference)}  # noqa: SLF001 - likewise
-    effect, chain = ShadowEffect(row.effect), tuple(json.loads(row.chain))
-    return ShadowDifference(**{**columns, "effect": effect, "chain": chain})
+    return from_row(ShadowDifference, row, effect=ShadowEffect(row.effect), chain=tuple(json.loads(row.chain)))
 
 
 def _members(value: ShadowRun | ShadowDifference) -> dict[str, Any]:

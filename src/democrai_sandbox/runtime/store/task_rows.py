@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from democrai_sandbox.access.store.tables import from_row
 from democrai_sandbox.errors import TaskUnknown
 from democrai_sandbox.policy import InvalidInputError
 
@@ -183,18 +184,18 @@ def _gone(silent_since: datetime, node: str) -> ColumnElement[bool]:
 
 
 def _task(row: Row[Any]) -> Task:
-    columns = {name: value for name, value in row._mapping.items() if name not in TaskCaller._fields}  # noqa: SLF001 - a documented name
     failure = values.from_json(row.failure)
-    columns |= {
-        "origin": TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
-        "state": TaskState(row.state),
-        "params": values.from_json(row.params),
-        "progress": Progress(*values.from_json(row.progress)),
-        "result": values.from_json(row.result),
-        "failure": None if failure is None else Failure(*failure),
-        "cancel_requested": bool(row.cancel_requested),
-    }
-    return Task(**columns)
+    return from_row(
+        Task,
+        row,
+        origin=TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
+        state=TaskState(row.state),
+        params=values.from_json(row.params),
+        progress=Progress(*values.from_json(row.progress)),
+        result=values.from_json(row.result),
+        failure=None if failure is None else Failure(*failure),
+        cancel_requested=bool(row.cancel_requested),
+    )
 
 
 # ---- schedules

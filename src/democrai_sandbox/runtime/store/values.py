@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, text
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-from democrai_sandbox.access.store.tables import AnyText, Moment, big_integer
+from democrai_sandbox.access.store.tables import AnyText, Moment, big_integer, columns, one_of, partial_index
 from democrai_sandbox.manifests import McpTransport
 from democrai_sandbox.policy import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
 
@@ -175,38 +174,23 @@ metadata = MetaData()
 """Metadata of the tables. Migrations create them; a test compares both."""
 
 
-def _columns(kind: Any, *names: str, nullable: bool = False) -> Iterator[Column[Any]]:
-    return (Column(name, kind, nullable=nullable) for name in names)
-
-
-def _one_of(column: str, values: Iterable[str]) -> CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
-
-
 tasks = Table(
     "runtime_tasks",
     metadata,
     Column("id", AnyText, primary_key=True),
-    *_columns(AnyText, "module", "name", "user_id", "organization_id", "session_key"),
+    *columns(AnyText, "module", "name", "user_id", "organization_id", "session_key"),
     Column("scheduled", Integer, nullable=False),
     Column("state", Text, nullable=False),
     # JSON in plain ASCII; empty if unset.
-    *_columns(Text, "params", "progress", "result", "failure"),
+    *columns(Text, "params", "progress", "result", "failure"),
     Column("node", AnyText, nullable=False),
-    *_columns(Integer, "attempt", "cancel_requested"),
+    *columns(Integer, "attempt", "cancel_requested"),
     Column("created_at", Moment, nullable=False),
-    *_columns(Moment, "started_at", "heartbeat_at", "finished_at", nullable=True),
-    _one_of("state", TaskState),
+    *columns(Moment, "started_at", "heartbeat_at", "finished_at", nullable=True),
+    one_of("state", TaskState),
     CheckConstraint("(state IN ('queued', 'running')) = (finished_at IS NULL)", name="ck_finished"),
     Index("ix_runtime_tasks_module", "module", "id"),
-    Index(
-        "ix_runtime_tasks_alive",
-        "node",
-        "heartbeat_at",
-        sqlite_where=text("finished_at IS NULL"),
-        postgresql_where=text("finished_at IS NULL"),
-    ),
+    partial_index("ix_runtime_tasks_alive", "node", "heartbeat_at", where="finished_at IS NULL"),
     Index("ix_runtime_tasks_finished", "finished_at"),
     sqlite_strict=True,
 )
@@ -227,9 +211,9 @@ mcp_servers = Table(
     Column("name", AnyText, primary_key=True),
     Column("transport", Text, nullable=False),
     Column("endpoint_url", AnyText, nullable=False),
-    *_columns(Integer, "enabled", "timeout_ms"),
-    *_columns(Moment, "created_at", "updated_at"),
-    _one_of("transport", McpTransport),
+    *columns(Integer, "enabled", "timeout_ms"),
+    *columns(Moment, "created_at", "updated_at"),
+    one_of("transport", McpTransport),
     sqlite_strict=True,
 )
 
@@ -240,7 +224,7 @@ engine_settings = Table(
     Column("name", AnyText, primary_key=True),
     Column("settings", Text, nullable=False),
     Column("updated_at", Moment, nullable=False),
-    _one_of("kind", ("engine", "extractor")),
+    one_of("kind", ("engine", "extractor")),
     sqlite_strict=True,
 )
 
@@ -252,7 +236,7 @@ models = Table(
     Column("settings", Text, nullable=False),
     # Encrypted with the key ring, and bound to the name and the endpoint.
     Column("api_key", LargeBinary),
-    *_columns(Moment, "created_at", "updated_at"),
+    *columns(Moment, "created_at", "updated_at"),
     sqlite_strict=True,
 )
 
@@ -263,21 +247,13 @@ shadow_runs = Table(
     Column("kind", Text, nullable=False),
     Column("name", AnyText, nullable=False),
     # Text of a manifest, as it was given.
-    Column("candidate", AnyText, nullable=False),
-    *_columns(AnyText, "started_by", "ended_by"),
+    *columns(AnyText, "candidate", "started_by", "ended_by"),
     Column("started_at", Moment, nullable=False),
     Column("ended_at", Moment),
     # Counts beyond the stored findings.
-    *_columns(big_integer(), "other_denied", "other_allowed"),
-    _one_of("kind", ("module", "engine", "extractor")),
-    Index(
-        "uq_runtime_shadow_runs_running",
-        "kind",
-        "name",
-        unique=True,
-        sqlite_where=text("ended_at IS NULL"),
-        postgresql_where=text("ended_at IS NULL"),
-    ),
+    *columns(big_integer(), "other_denied", "other_allowed"),
+    one_of("kind", ("module", "engine", "extractor")),
+    partial_index("uq_runtime_shadow_runs_running", "kind", "name", where="ended_at IS NULL", unique=True),
     sqlite_strict=True,
 )
 
@@ -288,12 +264,12 @@ shadow_findings = Table(
     # Hash of the finding's subject matter: targets are too long for an index.
     Column("digest", Text, primary_key=True),
     Column("effect", Text, nullable=False),
-    *_columns(AnyText, "resource_type", "operation", "target", "user_id"),
+    *columns(AnyText, "resource_type", "operation", "target", "user_id"),
     # JSON in plain ASCII: the subjects, outermost first.
     Column("chain", Text, nullable=False),
     Column("count", big_integer(), nullable=False),
-    *_columns(Moment, "first_seen", "last_seen"),
-    _one_of("effect", ("denied", "allowed")),
+    *columns(Moment, "first_seen", "last_seen"),
+    one_of("effect", ("denied", "allowed")),
     sqlite_strict=True,
 )
 

@@ -81,6 +81,24 @@ def one_of(column: str, values: tuple[str, ...]) -> sa.CheckConstraint:
     return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
 
 
+def allow_values(table: str, column: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Change the texts that a column may contain, for a constraint of ``one_of``."""
+    old, new = (str(one_of(column, values).sqltext) for values in (before, after))
+    if is_postgresql():
+        op.drop_constraint(f"ck_{column}", table)
+        op.create_check_constraint(f"ck_{column}", table, new)
+        return
+    # SQLite cannot change a constraint, and a referenced table cannot be rebuilt within a transaction. The schema text
+    # is changed instead, as described in https://sqlite.org/lang_altertable.html (section 7).
+    bind = op.get_bind()
+    version = bind.execute(sa.text("PRAGMA schema_version")).scalar_one()
+    changed = sa.text("UPDATE sqlite_master SET sql = replace(sql, :old, :new) WHERE type = 'table' AND name = :name")
+    op.execute("PRAGMA writable_schema = ON")
+    bind.execute(changed, {"old": old, "new": new, "name": table})
+    op.execute(f"PRAGMA schema_version = {version + 1}")
+    op.execute("PRAGMA writable_schema = OFF")
+
+
 def create_table(name: str, *parts: Any) -> None:
     """Create a table with strict types."""
     op.create_table(name, *parts, sqlite_strict=True)
@@ -92,10 +110,17 @@ def create_index(name: str, table: str, columns: list[str], where: str | None = 
     op.create_index(name, table, columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
-def protect_audit_in_sqlite() -> None:
-    """Make the audit table append-only. ``INSERT OR REPLACE`` bypasses the delete trigger, so it has its own one."""
-    refuse = "BEGIN SELECT RAISE(ABORT, 'access_audit is append-only'); END"
-    op.execute(f"CREATE TRIGGER access_audit_no_update BEFORE UPDATE ON access_audit {refuse}")
-    op.execute(f"CREATE TRIGGER access_audit_no_delete BEFORE DELETE ON access_audit {refuse}")
-    taken = "EXISTS (SELECT 1 FROM access_audit WHERE sequence = NEW.sequence)"
-    op.execute(f"CREATE TRIGGER access_audit_no_replace BEFORE INSERT ON access_audit WHEN {taken} {refuse}")
+def forget_audit(actions: tuple[str, ...]) -> None:
+    """Delete the audit records with these actions, for a downgrade. This breaks the hash chain."""
+    remove = f"DELETE FROM access_audit WHERE {one_of('action', actions).sqltext}"  # noqa: S608 - constants
+    if is_postgresql():
+        off, on = (f"ALTER TABLE access_audit {word} TRIGGER USER" for word in ("DISABLE", "ENABLE"))
+    else:
+        off, on = "DROP TRIGGER access_audit_no_delete", NO_DELETE
+    for step in (off, remove, on):
+        op.execute(step)
+
+
+REFUSE = "BEGIN SELECT RAISE(ABORT, 'access_audit is append-only'); END"
+NO_DELETE = f"CREATE TRIGGER access_audit_no_delete BEFORE DELETE ON access_audit {REFUSE}"
+"""Trigger of SQLite that protects audit records."""

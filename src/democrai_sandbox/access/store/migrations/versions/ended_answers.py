@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations import big_integer, is_postgresql
+from democrai_sandbox.access.store.migrations import allow_values, create_index, forget_audit, number
 
 revision = "0007"
 down_revision = "0006"
@@ -20,23 +18,19 @@ _RESUMED = ("resume_attached", "resume_succeeded", "resume_failed")
 _SIGNED = ("signed_in", "sign_in_failed", "signed_out", "password_changed")
 _ACCOUNTS = tuple(f"account_{what}" for what in (*_SIGNED, "added", "changed", "token_made", "token_revoked"))
 _ACTIONS_BEFORE = ("requested", *_DECIDED, *_RESUMED, "check_failed", *_ACCOUNTS, "noted")
-_ACTIONS = (*_ACTIONS_BEFORE, "shadow_started", "shadow_ended")
+_SHADOWS = ("shadow_started", "shadow_ended")
+_ACTIONS = (*_ACTIONS_BEFORE, *_SHADOWS)
 _INDEX = "ix_access_requests_decision"
-_NO_DELETE = (
-    "CREATE TRIGGER access_audit_no_delete BEFORE DELETE ON access_audit "
-    "BEGIN SELECT RAISE(ABORT, 'access_audit is append-only'); END"
-)
 
 
 def upgrade() -> None:
     """Add the columns, fill them from the existing decisions, and allow the new values."""
     op.add_column("access_requests", sa.Column("decision_id", sa.Text))
-    op.add_column("access_requests", sa.Column("ended_at", big_integer()))
+    op.add_column("access_requests", number("ended_at", nullable=True))
     op.add_column("access_requests", sa.Column("ended_by", sa.Text, nullable=False, server_default=""))
-    where = sa.text("decision_id IS NOT NULL")
-    op.create_index(_INDEX, "access_requests", ["decision_id"], sqlite_where=where, postgresql_where=where)
-    _exchange("access_requests", "state", _STATES_BEFORE, _STATES)
-    _exchange("access_audit", "action", _ACTIONS_BEFORE, _ACTIONS)
+    create_index(_INDEX, "access_requests", ["decision_id"], "decision_id IS NOT NULL")
+    allow_values("access_requests", "state", _STATES_BEFORE, _STATES)
+    allow_values("access_audit", "action", _ACTIONS_BEFORE, _ACTIONS)
     _find_decisions()
     _mark_ended()
 
@@ -48,9 +42,9 @@ def downgrade() -> None:
         "WHEN scope = 'session' THEN 'approved_for_session' ELSE 'approved' END FROM access_decisions "
         "WHERE access_decisions.id = access_requests.decision_id) WHERE state IN ('revoked', 'expired', 'replaced')"
     )
-    _forget_shadows()
-    _exchange("access_audit", "action", _ACTIONS, _ACTIONS_BEFORE)
-    _exchange("access_requests", "state", _STATES, _STATES_BEFORE)
+    forget_audit(_SHADOWS)
+    allow_values("access_audit", "action", _ACTIONS, _ACTIONS_BEFORE)
+    allow_values("access_requests", "state", _STATES, _STATES_BEFORE)
     op.drop_index(_INDEX, "access_requests")
     for name in ("decision_id", "ended_at", "ended_by"):
         op.drop_column("access_requests", name)
@@ -81,39 +75,3 @@ def _mark_ended() -> None:
         f"WHEN {replaced} THEN 'replaced' ELSE 'revoked' END {ended}) "
         f"WHERE decision_id IS NOT NULL AND EXISTS (SELECT 1 {ended} AND d.ended_at IS NOT NULL)"
     )
-
-
-def _exchange(table: str, column: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Change the allowed values of a column."""
-    old, new = (f"{column} IN ({', '.join(map(_quoted, words))})" for words in (before, after))
-    if is_postgresql():
-        op.drop_constraint(f"ck_{column}", table)
-        op.create_check_constraint(f"ck_{column}", table, new)
-        return
-    # SQLite cannot change a constraint, and a referenced table cannot be rebuilt within a transaction. The schema text
-    # is changed instead, as described in https://sqlite.org/lang_altertable.html (section 7).
-    bind = op.get_bind()
-    version = bind.execute(sa.text("PRAGMA schema_version")).scalar_one()
-    changed = sa.text("UPDATE sqlite_master SET sql = replace(sql, :old, :new) WHERE type = 'table' AND name = :name")
-    op.execute("PRAGMA writable_schema = ON")
-    bind.execute(changed, {"old": old, "new": new, "name": table})
-    op.execute(f"PRAGMA schema_version = {version + 1}")
-    op.execute("PRAGMA writable_schema = OFF")
-
-
-def _forget_shadows() -> None:
-    remove = "DELETE FROM access_audit WHERE action IN ('shadow_started', 'shadow_ended')"
-    if is_postgresql():
-        steps = (
-            "ALTER TABLE access_audit DISABLE TRIGGER USER",
-            remove,
-            "ALTER TABLE access_audit ENABLE TRIGGER USER",
-        )
-    else:
-        steps = ("DROP TRIGGER access_audit_no_delete", remove, _NO_DELETE)
-    for step in steps:
-        op.execute(step)
-
-
-def _quoted(word: Any) -> str:
-    return f"'{word}'"

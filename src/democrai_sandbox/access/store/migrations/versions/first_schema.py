@@ -8,13 +8,14 @@ import sqlalchemy as sa
 from alembic import op
 
 from democrai_sandbox.access.store.migrations import (
+    NO_DELETE,
+    REFUSE,
     big_integer,
     create_index,
     create_table,
     is_postgresql,
     number,
     one_of,
-    protect_audit_in_sqlite,
     text,
 )
 
@@ -165,7 +166,10 @@ def _protect_audit() -> None:
         op.execute(f"CREATE TRIGGER keep BEFORE UPDATE OR DELETE ON access_audit FOR EACH ROW {stays}")
         op.execute(f"CREATE TRIGGER keep_all BEFORE TRUNCATE ON access_audit FOR EACH STATEMENT {stays}")
         return
-    protect_audit_in_sqlite()
+    op.execute(f"CREATE TRIGGER access_audit_no_update BEFORE UPDATE ON access_audit {REFUSE}")
+    op.execute(NO_DELETE)
+    taken = "EXISTS (SELECT 1 FROM access_audit WHERE sequence = NEW.sequence)"
+    op.execute(f"CREATE TRIGGER access_audit_no_replace BEFORE INSERT ON access_audit WHEN {taken} {REFUSE}")
 
 
 def _about(*, nullable: bool = False) -> list[Any]:

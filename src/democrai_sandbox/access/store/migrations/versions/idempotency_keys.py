@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations import big_integer, create_table
+from democrai_sandbox.access.store.migrations import create_table, number, text
 
 revision = "0008"
 down_revision = "0007"
@@ -17,10 +17,9 @@ def upgrade() -> None:
     create_table(
         "host_idempotency",
         sa.Column("id", sa.Text, primary_key=True),
-        sa.Column("caller", sa.Text, nullable=False),
-        sa.Column("digest", sa.Text, nullable=False),
-        sa.Column("answer", sa.Text),
-        sa.Column("begun_at", big_integer(), nullable=False),
+        *map(text, ("caller", "digest")),
+        text("answer", nullable=True),
+        number("begun_at"),
     )
     op.create_index("ix_host_idempotency_caller", "host_idempotency", ["caller", "begun_at"])
     op.create_index("ix_host_idempotency_begun", "host_idempotency", ["begun_at"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
+
+from democrai_sandbox.access.store.migrations import create_index
 
 revision = "0004"
 down_revision = "0003"
@@ -23,9 +24,8 @@ _INDEXES = (
 
 def upgrade() -> None:
     """Create the indexes."""
-    for name, table, columns, where in _INDEXES:
-        condition = None if where is None else sa.text(where)
-        op.create_index(name, table, columns, sqlite_where=condition, postgresql_where=condition)
+    for index in _INDEXES:
+        create_index(*index)
 
 
 def downgrade() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from democrai_sandbox.access.store.migrations import create_index
+
 revision = "0006"
 down_revision = "0005"
 additive = True  # Requests from nodes of the previous version get the default and are assessed later.
 
-_PENDING = sa.text("state = 'pending'")
+_PENDING = "state = 'pending'"
 _NOT_ASSESSED = "3"
 
 
@@ -19,7 +21,7 @@ def upgrade() -> None:
         "access_requests", sa.Column("risk", sa.Integer, nullable=False, server_default=sa.text(_NOT_ASSESSED))
     )
     op.drop_index("ix_access_requests_queue", "access_requests")
-    _create_pending("ix_access_requests_risk", ["state", "risk", "id"])
+    create_index("ix_access_requests_risk", "access_requests", ["state", "risk", "id"], _PENDING)
     op.create_index("ix_access_decisions_digest", "access_decisions", ["digest"])
 
 
@@ -27,9 +29,5 @@ def downgrade() -> None:
     """Remove the column and the indexes, and restore the previous sort index."""
     op.drop_index("ix_access_decisions_digest", "access_decisions")
     op.drop_index("ix_access_requests_risk", "access_requests")
-    _create_pending("ix_access_requests_queue", ["operation", "id"])
+    create_index("ix_access_requests_queue", "access_requests", ["operation", "id"], _PENDING)
     op.drop_column("access_requests", "risk")
-
-
-def _create_pending(name: str, columns: list[str]) -> None:
-    op.create_index(name, "access_requests", columns, sqlite_where=_PENDING, postgresql_where=_PENDING)

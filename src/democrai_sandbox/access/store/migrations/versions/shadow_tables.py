@@ -5,13 +5,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations import create_table, number, one_of, text
+from democrai_sandbox.access.store.migrations import create_index, create_table, number, one_of, text
 
 revision = "0005"
 down_revision = "0004"
 additive = True  # New tables only; the audit log records them as notes, which nodes of the previous version know.
-
-_RUNNING = "ended_at IS NULL"
 
 
 def upgrade() -> None:
@@ -25,14 +23,8 @@ def upgrade() -> None:
         *map(number, ("other_denied", "other_allowed")),
         one_of("kind", ("module", "engine", "extractor")),
     )
-    op.create_index(
-        "uq_runtime_shadow_runs_running",
-        "runtime_shadow_runs",
-        ["kind", "name"],
-        unique=True,
-        sqlite_where=sa.text(_RUNNING),
-        postgresql_where=sa.text(_RUNNING),
-    )
+    running = "ended_at IS NULL"
+    create_index("uq_runtime_shadow_runs_running", "runtime_shadow_runs", ["kind", "name"], running, unique=True)
     create_table(
         "runtime_shadow_findings",
         sa.Column("run_id", sa.Text, sa.ForeignKey("runtime_shadow_runs.id"), primary_key=True),

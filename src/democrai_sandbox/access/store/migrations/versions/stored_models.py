@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations import big_integer, create_table
+from democrai_sandbox.access.store.migrations import create_table, number, text
 
 revision = "0009"
 down_revision = "0008"
@@ -14,14 +14,12 @@ additive = True  # A new table only, which nodes of the previous version do not 
 
 def upgrade() -> None:
     """Create the table."""
-    moment = big_integer()
     create_table(
         "runtime_models",
         sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("settings", sa.Text, nullable=False),
+        text("settings"),
         sa.Column("api_key", sa.LargeBinary),
-        sa.Column("created_at", moment, nullable=False),
-        sa.Column("updated_at", moment, nullable=False),
+        *map(number, ("created_at", "updated_at")),
     )
 
 
