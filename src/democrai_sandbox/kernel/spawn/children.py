@@ -8,6 +8,7 @@ a process can change its session, group and environment.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -22,12 +23,14 @@ _CHASE_SECONDS = 0.05
 MARKING = 10
 """RLIMIT_LOCKS, which the kernel has ignored since 2.4."""
 _LARGEST_MARK = (1 << 62) - 1
+_SHARES_PAUSE = 0.12
+"""Seconds between two changes of shares: without privileges, the kernel allows ten per second."""
 
 
 class StartedProgram:
     """Started program, the leader of its session and group."""
 
-    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
+    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "nice", "pid", "pidfd", "report", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
         self.pid = pid
@@ -35,6 +38,8 @@ class StartedProgram:
         self.pidfd = pidfd
         self.lifeline = lifeline
         self.deadline = deadline
+        self.nice = 0
+        """Nice value of its session: its share of the processor."""
         self.report = -1
         """Descriptor that reports the start of the program, until it runs."""
         self.ended = False
@@ -71,6 +76,9 @@ class StartedPrograms:
         """The template process, and the workers that it has not reported; both survive the removal of orphans."""
         self._timed: dict[int, StartedProgram] = {}
         """Running children with a deadline."""
+        self._unshared: dict[int, StartedProgram] = {}
+        """Running children whose share could not be set yet."""
+        self._share_at = 0.0
         self._native = native
         try:  # kept open, because each end of a child reads it
             self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
@@ -94,6 +102,7 @@ class StartedPrograms:
         """Remove a child from the registry."""
         self.known.pop(child.pid, None)
         self._timed.pop(child.pid, None)
+        self._unshared.pop(child.pid, None)
 
     def new_mark(self) -> int:
         """Return the mark of the next child."""
@@ -103,6 +112,7 @@ class StartedPrograms:
         """Record that a child has ended, and kill its orphans; return whether some may remain."""
         child.ended = True
         self._timed.pop(child.pid, None)
+        self._unshared.pop(child.pid, None)
         # Its orphans are now children of this process. Without any, its group is empty as well.
         left = self.sweep()
         if left:
@@ -119,9 +129,10 @@ class StartedPrograms:
 
     def next_deadline(self) -> float | None:
         """Return the next deadline."""
-        if not self._timed:
-            return None
-        return min(child.deadline for child in self._timed.values() if child.deadline is not None)
+        moments = [child.deadline for child in self._timed.values() if child.deadline is not None]
+        if self._unshared:
+            moments.append(self._share_at)
+        return min(moments, default=None)
 
     def end_late(self, now: float) -> None:
         """Kill the children whose deadline has passed."""
@@ -129,6 +140,27 @@ class StartedPrograms:
             del self._timed[child.pid]
             child.timed_out = True
             child.signal(signal.SIGKILL)
+        if self._unshared and self._share_at <= now:
+            self.share(next(iter(self._unshared.values())))
+
+    def share(self, child: StartedProgram) -> None:
+        """Set the share of a child and its session, now or as soon as the kernel allows the next change.
+
+        The kernel divides the processor between sessions first. Where it does not, the value of the process counts.
+        """
+        self._unshared.pop(child.pid, None)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, child.pid, child.nice)
+        try:
+            file = os.open(f"/proc/{child.pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(file, b"%d" % child.nice)
+            finally:
+                os.close(file)
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                self._unshared[child.pid] = child
+                self._share_at = time.monotonic() + _SHARES_PAUSE
 
     def sweep(self) -> bool:
         """Reap ended orphans, and kill those without a running child; return whether any were found.

@@ -72,6 +72,8 @@ class SpawnOrder:
     """``protocol.NOTHING`` for the application's umask when it started the server."""
     fork: bool = False
     """Whether to fork the template process instead of executing the program, if the template can be used."""
+    nice: int = 0
+    """Nice value of the program and of its session, from 0 to 19: its share of the processor."""
     keep_caps: int = protocol.CHILD_CAPABILITIES
     """Upper bound of root's capabilities; the server has dropped all others."""
 
@@ -107,6 +109,7 @@ def body_of(order: SpawnOrder) -> tuple[bytes, list[int]]:
             umask=order.umask,
             keep_caps=order.keep_caps,
             fork=order.fork,
+            nice=order.nice,
         )
     )
     if len(body) > protocol.LARGEST_BODY:

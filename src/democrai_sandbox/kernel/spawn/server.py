@@ -377,6 +377,8 @@ class ServerLoop:
         self._tell_start(child, answer)
 
     def _tell_start(self, child: children.StartedProgram, answer: bytes) -> None:
+        if child.nice:
+            self._children.share(child)
         try:
             self._native.tell(child.lifeline, answer, child.pidfd)
         except OSError:
@@ -437,7 +439,7 @@ class ServerLoop:
         pid, pidfd, report, missing = self._starts.start(body, files, front.plan, mark)
         deadline = _deadline(front.wall_seconds)
         child = children.StartedProgram(pid, pidfd, lifeline, deadline, mark)
-        child.report = report
+        child.nice, child.report = front.nice, report
         self._take_child(child)
         return child, protocol.packed_start(pid, missing)
 
@@ -465,7 +467,7 @@ class ServerLoop:
             packet, descriptors, own, missing = self._starts.fork(body, files, front.plan, mark, theirs)
             temporary += own
             until = template.deadline()
-            fork = template.PendingFork(report, lifeline, front.wall_seconds, missing, mark, until)
+            fork = template.PendingFork(report, lifeline, front.wall_seconds, front.nice, missing, mark, until)
             self._template.send(packet, descriptors, fork)
         except BaseException as error:
             os.close(report)
@@ -493,6 +495,7 @@ class ServerLoop:
         try:
             deadline = _deadline(fork.wall_seconds)
             child = children.StartedProgram(pid, os.pidfd_open(pid), fork.lifeline, deadline, fork.mark)
+            child.nice = fork.nice
             self._take_child(child)
         except OSError:  # no free descriptor: the next sweep kills the worker, whose mark is unknown
             os.close(fork.lifeline)
@@ -591,6 +594,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     native = native_module()
+    native.set_name(b"dsb-spawn")
     native.set_subreaper()
     native.set_dumpable(False)
     native.drop_capabilities(protocol.CHILD_CAPABILITIES)  # once here instead of in each child
