@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -308,6 +308,8 @@ class IsolatedWorkers:
         self._confinement = confinement
         self._on_end = on_end
         self._workers: dict[str, WorkerHandle] = {}
+        self.events: Counter[tuple[str, str]] = Counter()
+        """Changes of worker processes, by label and event."""
         self._tidying: asyncio.Task[None] | None = None
         self._of_modules: dict[str, list[WorkerHandle]] = defaultdict(list)
         """Workers under the declarations of a module, by module name: its own, and those of tools without an ``access``
@@ -358,7 +360,9 @@ class IsolatedWorkers:
             call_timeout=self._settings.call_timeout,
         )
         confined, starter, rights = self._confinement.worker(extension, spec)
-        worker = WorkerHandle(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
+        worker = WorkerHandle(
+            confined, self._host, starter=starter, on_end=self._on_end, rights=rights, events=self.events
+        )
         self._workers[spec.label] = worker
         if declared is manifest:
             self._of_modules[manifest.name].append(worker)

@@ -261,6 +261,8 @@ class SpawnServer:
         """Process id of the server at the last answer."""
         self.standby = 0
         """Process id of its standby."""
+        self.template_pid = 0
+        """Process id of the template; 0 while none runs."""
         self.stalled = False
         """Whether it did not answer; requests fail immediately until it does."""
 
@@ -351,7 +353,7 @@ class SpawnServer:
     def stats(self, within: float | None = None) -> dict[str, Any]:
         """Return the server's statistics: running, kept, started and refused children."""
         answer = self._plain_answer({"action": "stats"}, within)
-        self.pid, self.standby = answer["pid"], answer["standby"]
+        self.pid, self.standby, self.template_pid = answer["pid"], answer["standby"], answer["template"]
         return {name: value for name, value in answer.items() if name != "ok"}
 
     def stop(self, patience: float = _PATIENCE) -> None:
