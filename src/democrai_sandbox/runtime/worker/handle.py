@@ -11,6 +11,7 @@ from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.errors.extensions import WorkerBroken, WorkerFailed
 from democrai_sandbox.policy import SandboxError
 
@@ -244,6 +245,10 @@ class WorkerHandle:
             link.ended.add_done_callback(lambda _: self._gone(link))
             self.starts += 1
             await link.start(self._starter)
+        except SpawnFailed:  # no fault of the worker: it starts as soon as the spawn server is back
+            self._count(WorkerEvent.FAILED)
+            self._not_before = loop.time() + _FIRST_DELAY
+            raise
         except SandboxError as error:
             self._count(WorkerEvent.FAILED)
             self._failures += 1
