@@ -176,3 +176,34 @@ def test_calls_end_and_everything_restarts(case, victims):
     ended = 4 if {"server", "others"} & set(victims) and "standby" not in victims else 2
     assert (events["started"], events["crashed"], events["restarted"]) == (4 + ended, ended, ended)
     assert (told["left"], told["left temps"]) == (0, [])
+
+
+def boot(world):
+    """Start the host while the spawn server and its standby are stopped, and continue them later."""
+    import asyncio
+
+    lab = world.load(LAB)["Lab"](world)
+    for name in NAMES:
+        lab.house.extension(name, MODULE)
+    spawn = lab.kernel.spawn
+    stats = spawn.stats()
+    pids = (stats["pid"], stats["standby"])
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    spawn.stalled = True
+
+    async def story():
+        modules = lab.house.runtime.modules
+        first = await lab.action("m0", "pid")
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        spawn.stalled = False
+        await asyncio.wait_for(modules.all_started(), 20)
+        return first[0], [type(await lab.action(name, "pid")).__name__ for name in NAMES], lab.house.problems()
+
+    return lab.serve(story, isolation={"default": "process"})
+
+
+def test_modules_start_when_the_spawn_server_is_back(case):
+    """One that could not start with the host is not broken."""
+    assert case.run(boot) == ["SpawnFailed", ["int"] * 4, {}]
