@@ -37,9 +37,10 @@ def threads():
         ended.set()
 
 @sdk.action("bomb")
-def bomb():
+def bomb(apart):
     while True:
-        libc.fork()
+        if libc.fork() == 0 and apart:
+            libc.setsid()
 
 @sdk.action("programs")
 async def programs():
@@ -91,9 +92,9 @@ def forks(world):
                 continue
         return found
 
-    async def code_of(action):
+    async def code_of(action, **params):
         try:
-            return await house.runtime.modules.action("bad", action, {}, lab.caller())
+            return await house.runtime.modules.action("bad", action, params, lab.caller())
         except Exception as error:
             return [getattr(error, "code", type(error).__name__), getattr(error, "limit", "")]
 
@@ -117,7 +118,7 @@ def forks(world):
         await lab.action("bad", "pid")
         before = processes()
         answers = {"threads": await code_of("threads")}
-        running = asyncio.create_task(code_of("bomb"))
+        running = asyncio.create_task(code_of("bomb", apart=world.args[0]))
         answers |= {**await beside(running), "bomb": await running}
         answers["programs"] = await lab.action("bad", "programs")
         again = await lab.action("bad", "pid")
@@ -133,15 +134,20 @@ def forks(world):
 
 
 @needs_other_user
-def test_a_fork_bomb_reaches_its_limit_and_nothing_else(monkeypatch):
-    """Threads, native forks and forking programs: one error each, other modules and the host continue."""
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_fork_bomb_reaches_its_limit_and_nothing_else(monkeypatch, apart):
+    """Threads, native forks and forking programs: one error each, other modules and the host continue.
+
+    Also if each process is in a session of its own, and forks again as soon as another one is killed.
+    """
     packages = os.path.dirname(os.path.dirname(sqlalchemy.__file__))
     with short_folder() as folder:
         for place, _, files in os.walk(folder):
             for path in (place, *(os.path.join(place, name) for name in files)):
                 os.chown(path, USER, USER)
         monkeypatch.setattr(sys, "executable", interpreter_for_all())
-        told = Case(folder).run(forks, PYTHONPATH=f"{PACKAGE}:{packages}")
+        told = Case(folder).run(forks, apart, PYTHONPATH=f"{PACKAGE}:{packages}")
+    print(told)
     assert told["threads"] == ["extension_limit_reached", "processes"]
     assert told["bomb"] == ["worker_timeout", ""]
     assert told["programs"] == [0, "end\n", []]

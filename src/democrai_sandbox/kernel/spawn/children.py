@@ -20,6 +20,11 @@ _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
 _CHASE_SECONDS = 0.05
 """Seconds to chase an orphan that keeps forking; the next sweep continues."""
+_REAP_SECONDS = 1.0
+"""Seconds to reap processes that were stopped and killed."""
+_FREEZE_SECONDS = 2.0
+"""Seconds to stop all processes that keep forking, before they are killed; the next sweep continues."""
+_ENDED, _STOPPED = b"ZXx", b"Tt"
 MARKING = 10
 """RLIMIT_LOCKS, which the kernel has ignored since 2.4."""
 _LARGEST_MARK = (1 << 62) - 1
@@ -84,7 +89,7 @@ class StartedPrograms:
             self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._list = -1
-        most = resource.getrlimit(MARKING)[1]
+        self._unmarked = most = resource.getrlimit(MARKING)[1]
         self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
 
     @property
@@ -117,9 +122,17 @@ class StartedPrograms:
         left = self.sweep()
         if left:
             child.signal(signal.SIGKILL)
-            last = time.monotonic() + _CHASE_SECONDS
-            while (left := self.sweep()) and time.monotonic() <= last:
-                time.sleep(_PAUSE / 10)
+            left = self._chase(_CHASE_SECONDS)
+        if left:
+            self.end_strays()
+            left = self._chase(_REAP_SECONDS)
+        return left
+
+    def _chase(self, seconds: float) -> bool:
+        """Sweep until no orphan is left or the time is over; return whether some may remain."""
+        last = time.monotonic() + seconds
+        while (left := self.sweep()) and time.monotonic() <= last:
+            time.sleep(_PAUSE / 10)
         return left
 
     def forget(self, child: StartedProgram) -> None:
@@ -173,12 +186,49 @@ class StartedPrograms:
             if pid in (self.standby, self._template_pid()) or _has_ended(pid):
                 continue
             if running is None:
-                running = {child.mark for child in self.known.values() if not child.ended} | self._pending_marks()
+                running = self._running_marks()
             if _mark_of(pid) not in running:
                 found = True
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)  # an unreaped child, so the id is its own
         return found
+
+    def end_strays(self) -> None:
+        """Stop, and then kill, all marked descendants without a running child.
+
+        Processes that fork faster than they are killed cannot do so while they are stopped.
+        """
+        last = time.monotonic() + _FREEZE_SECONDS
+        while self._signal_strays(signal.SIGSTOP) and time.monotonic() < last:
+            pass
+        self._signal_strays(signal.SIGKILL)
+
+    def _signal_strays(self, number: int) -> bool:
+        running, found = self._running_marks(), False
+        for pid, state in _descendants():
+            if state not in _ENDED and (number != signal.SIGSTOP or state not in _STOPPED):
+                found |= self._signal_stray(pid, number, running)
+        return found
+
+    def _signal_stray(self, pid: int, number: int, running: set[int]) -> bool:
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            return False
+        try:
+            # After the handle was opened: if the process id has been reused since, either the mark or the handle fails.
+            mark = _mark_of(pid)
+            if mark is None or mark == self._unmarked or mark in running:
+                return False
+            signal.pidfd_send_signal(handle, number)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
+    def _running_marks(self) -> set[int]:
+        return {child.mark for child in self.known.values() if not child.ended} | self._pending_marks()
 
     def _template_pid(self) -> int:
         return 0 if self.template is None else self.template.pid
@@ -190,12 +240,15 @@ class StartedPrograms:
         """Kill every descendant: an ended process leaves its children to this one, until none is left."""
         last = time.monotonic() + _FAREWELL_SECONDS
         for child in self.known.values():
+            child.ended = True
             child.signal(signal.SIGKILL)
         while _wait_for_any() and time.monotonic() < last:
             for pid in self._strangers({}):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_PAUSE)
+            if _wait_for_any():
+                self.end_strays()
 
     def _strangers(self, known: dict[int, Any]) -> list[int]:
         """Return the direct children of this single-threaded process that are not known."""
@@ -215,6 +268,22 @@ def _mark_of(pid: int) -> int | None:
         return None
 
 
+def _descendants() -> list[tuple[int, bytes]]:
+    """Return all processes below this one, with their states."""
+    found: list[tuple[int, bytes]] = []
+    states: dict[int, bytes] = {}
+    below: dict[int, list[int]] = {}
+    for pid in _processes():
+        if (stat := _stat(pid)) is not None:
+            states[pid], parent = stat
+            below.setdefault(parent, []).append(pid)
+    new = below.get(os.getpid(), [])
+    while new:
+        found += [(pid, states[pid]) for pid in new]
+        new = [child for pid in new for child in below.get(pid, ())]
+    return found
+
+
 def _processes() -> list[int]:
     try:
         return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - names are all it takes
@@ -223,12 +292,19 @@ def _processes() -> list[int]:
 
 
 def _parent(pid: int) -> int:
+    stat = _stat(pid)
+    return -1 if stat is None else stat[1]
+
+
+def _stat(pid: int) -> tuple[bytes, int] | None:
+    """Return the state of a process and its parent; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
             # A program name may contain any text, such as ") R 1": use only the text after the last bracket.
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except OSError:
-        return -1
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return state, int(parent)
 
 
 def _has_ended(pid: int) -> bool:

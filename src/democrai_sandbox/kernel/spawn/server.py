@@ -312,7 +312,8 @@ class ServerLoop:
             self._refuse_fork(fork, FailedStepError("template", OSError(errno.ETIMEDOUT, "")))
         if self._sweep_at is not None and self._sweep_at <= now:
             self._sweep_at = None
-            again = self._children.sweep()
+            if again := self._children.sweep():
+                self._children.end_strays()
             if again or self._children.known:
                 self._sweep_within(_SWEEP_SOON if again else _SWEEP_LATER)
 
