@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -143,6 +144,19 @@ def test_modules_that_do_not_start(case):
     assert same
 
 
+def daemons():
+    """Return the processes that the action of this name has started."""
+    found = []
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/comm") as file:
+                if file.read().strip() == "the-daemon":
+                    found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
 def bad_calls(world):
     """Make calls that misbehave, each in a worker of its own, beside a good one."""
     import asyncio
@@ -158,17 +172,6 @@ def bad_calls(world):
     def memory():
         with open("/proc/self/status") as file:
             return int(next(line for line in file if line.startswith("VmRSS")).split()[1])
-
-    def called(comm):
-        found = []
-        for entry in filter(str.isdecimal, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{entry}/comm") as file:
-                    if file.read().strip() == comm:
-                        found.append(int(entry))
-            except OSError:
-                continue
-        return found
 
     async def outcome(name):
         try:
@@ -190,16 +193,16 @@ def bad_calls(world):
         told["outcomes"] = dict(zip(names, await running, strict=True))
         told["took"] = time.monotonic() - begin
         told["same"] = list(same)
-        told["daemons"] = len(called("the-daemon"))
+        told["daemons"] = len(daemons())
         told["next"] = sorted(
             type(one).__name__ for one in await asyncio.gather(*(lab.action(name, "pid") for name in names))
         )
         for module in lab.house.runtime.modules.all_loaded():
             module.worker.rest()
         end = time.monotonic() + 20
-        while called("the-daemon") and time.monotonic() < end:
+        while daemons() and time.monotonic() < end:
             await asyncio.sleep(0.02)
-        told["left"] = len(called("the-daemon"))
+        told["left"] = len(daemons())
         return told
 
     return lab.serve(story, call_timeout=CALL_SECONDS, isolation={"default": "process"})
@@ -220,6 +223,33 @@ def test_calls_that_misbehave(case):
     assert (told["same"], told["late"] < 1) == ([True], True)
     assert told["memory"] < 50_000
     assert (told["daemons"], told["left"]) == (5, 0)
+
+
+def orphans(world):
+    """Kill the spawn server while daemons of a worker run."""
+    import asyncio
+    import time
+
+    lab = world.load(LAB)["Lab"](world)
+    lab.house.extension("bad", START + CALLS, **NATIVE)
+
+    async def story():
+        await lab.action("bad", "daemons")
+        end = time.monotonic() + 20
+        while len(daemons()) < 5 and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        before = len(daemons())
+        os.kill(lab.kernel.spawn.pid, signal.SIGKILL)
+        while daemons() and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        return before, len(daemons()), type(await lab.action("bad", "pid")).__name__
+
+    return lab.serve(story, isolation={"default": "process"})
+
+
+def test_daemons_end_with_the_spawn_server(case):
+    """Its successor finds them, although they are in sessions of their own and their parents have ended."""
+    assert case.run(orphans) == [5, 0, "int"]
 
 
 FILLS = """

@@ -147,7 +147,6 @@ def test_a_fork_bomb_reaches_its_limit_and_nothing_else(monkeypatch, apart):
                 os.chown(path, USER, USER)
         monkeypatch.setattr(sys, "executable", interpreter_for_all())
         told = Case(folder).run(forks, apart, PYTHONPATH=f"{PACKAGE}:{packages}")
-    print(told)
     assert told["threads"] == ["extension_limit_reached", "processes"]
     assert told["bomb"] == ["worker_timeout", ""]
     assert told["programs"] == [0, "end\n", []]

@@ -13,8 +13,12 @@ import os
 import resource
 import signal
 import time
+from collections import defaultdict
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
@@ -28,6 +32,7 @@ _ENDED, _STOPPED = b"ZXx", b"Tt"
 MARKING = 10
 """RLIMIT_LOCKS, which the kernel has ignored since 2.4."""
 _LARGEST_MARK = (1 << 62) - 1
+_SECRET_BITS = 31
 _SHARES_PAUSE = 0.12
 """Seconds between two changes of shares: without privileges, the kernel allows ten per second."""
 
@@ -73,7 +78,9 @@ class StartedProgram:
 class StartedPrograms:
     """All children by process id."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, family: int) -> None:
+        """Take the upper bits of the marks of all servers of this application."""
+        self._family = family
         self.known: dict[int, StartedProgram] = {}
         self.standby = 0
         """Child of the server that runs no program and survives the removal of orphans."""
@@ -110,8 +117,15 @@ class StartedPrograms:
         self._unshared.pop(child.pid, None)
 
     def new_mark(self) -> int:
-        """Return the mark of the next child."""
-        return int.from_bytes(os.urandom(8), "little") % (self._largest_mark + 1)
+        """Return the mark of the next child: a secret number, after the family if there is room."""
+        used = {child.mark for child in self.known.values()} | self._pending_marks()
+        while True:
+            secret = int.from_bytes(os.urandom(8), "little")
+            mark = self._family << _SECRET_BITS | secret % (1 << _SECRET_BITS)
+            if mark > self._largest_mark:
+                mark = secret % (self._largest_mark + 1)
+            if mark not in used:
+                return mark
 
     def end(self, child: StartedProgram) -> bool:
         """Record that a child has ended, and kill its orphans; return whether some may remain."""
@@ -198,34 +212,16 @@ class StartedPrograms:
 
         Processes that fork faster than they are killed cannot do so while they are stopped.
         """
-        last = time.monotonic() + _FREEZE_SECONDS
-        while self._signal_strays(signal.SIGSTOP) and time.monotonic() < last:
-            pass
-        self._signal_strays(signal.SIGKILL)
+        running = self._running_marks()
+        _freeze_and_kill(_descendants, lambda mark: mark != self._unmarked and mark not in running)
 
-    def _signal_strays(self, number: int) -> bool:
-        running, found = self._running_marks(), False
-        for pid, state in _descendants():
-            if state not in _ENDED and (number != signal.SIGSTOP or state not in _STOPPED):
-                found |= self._signal_stray(pid, number, running)
-        return found
+    def end_predecessors(self) -> None:
+        """Kill all that children of an earlier server of this application have left; call it before the first child."""
 
-    def _signal_stray(self, pid: int, number: int, running: set[int]) -> bool:
-        try:
-            handle = os.pidfd_open(pid)
-        except OSError:
-            return False
-        try:
-            # After the handle was opened: if the process id has been reused since, either the mark or the handle fails.
-            mark = _mark_of(pid)
-            if mark is None or mark == self._unmarked or mark in running:
-                return False
-            signal.pidfd_send_signal(handle, number)
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
-        return True
+        def is_ours(mark: int | None) -> bool:
+            return mark is not None and mark >> _SECRET_BITS == self._family
+
+        _freeze_and_kill(lambda: _states(pid for pid in _processes() if is_ours(_mark_of(pid))), is_ours)
 
     def _running_marks(self) -> set[int]:
         return {child.mark for child in self.known.values() if not child.ended} | self._pending_marks()
@@ -268,19 +264,55 @@ def _mark_of(pid: int) -> int | None:
         return None
 
 
-def _descendants() -> list[tuple[int, bytes]]:
-    """Return all processes below this one, with their states."""
-    found: list[tuple[int, bytes]] = []
-    states: dict[int, bytes] = {}
-    below: dict[int, list[int]] = {}
-    for pid in _processes():
-        if (stat := _stat(pid)) is not None:
-            states[pid], parent = stat
-            below.setdefault(parent, []).append(pid)
-    new = below.get(os.getpid(), [])
+def _freeze_and_kill(processes: Callable[[], dict[int, tuple[bytes, int]]], is_stray: Callable[[int], bool]) -> None:
+    """Stop these processes until none is found that runs, then kill them."""
+    last = time.monotonic() + _FREEZE_SECONDS
+    while _signal_all(processes(), signal.SIGSTOP, is_stray) and time.monotonic() < last:
+        pass
+    _signal_all(processes(), signal.SIGKILL, is_stray)
+
+
+def _signal_all(processes: dict[int, tuple[bytes, int]], number: int, is_stray: Callable[[int], bool]) -> bool:
+    found = False
+    for pid, (state, _) in processes.items():
+        if state not in _ENDED and (number != signal.SIGSTOP or state not in _STOPPED):
+            found |= _signal_stray(pid, number, is_stray)
+    return found
+
+
+def _signal_stray(pid: int, number: int, is_stray: Callable[[int], bool]) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # After the handle was opened: if the process id has been reused since, either the mark or the handle fails.
+        mark = _mark_of(pid)
+        if mark is None or not is_stray(mark):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _states(pids: Iterable[int]) -> dict[int, tuple[bytes, int]]:
+    """Return the state and the parent of processes, unless they are gone."""
+    return {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+
+
+def _descendants() -> dict[int, tuple[bytes, int]]:
+    """Return the state and the parent of all processes below this one."""
+    everything, below = _states(_processes()), defaultdict(list)
+    for pid, (_, parent) in everything.items():
+        below[parent].append(pid)
+    found: dict[int, tuple[bytes, int]] = {}
+    new = below[os.getpid()]
     while new:
-        found += [(pid, states[pid]) for pid in new]
-        new = [child for pid in new for child in below.get(pid, ())]
+        found |= {pid: everything[pid] for pid in new}
+        new = [child for pid in new for child in below[pid]]
     return found
 
 

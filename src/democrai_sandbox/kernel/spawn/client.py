@@ -285,7 +285,7 @@ class SpawnServer:
                 command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER), json.dumps(template)]
                 # A separate session, so that signals of the terminal do not reach the server.
                 process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
-                    [*command, str(theirs.fileno()), str(held), str(getpid())],
+                    [*command, str(theirs.fileno()), str(held), str(getpid()), str(protocol.new_family())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), held),

@@ -1,4 +1,4 @@
-"""Spawn server: ``python -I -S -B server.py <template> <link> <bond> <application's pid> [<ruleset> ...]``.
+"""Spawn server: ``python -I -S -B server.py <template> <link> <bond> <application's pid> <family> [<ruleset> ...]``.
 
 It starts before the application has secrets, threads or restrictions, and knows only the application's process id. It
 accepts requests only from that process, as verified by the kernel. It never waits for a child. Standard library only.
@@ -236,7 +236,7 @@ class ServerLoop:
         self._link = inheritance.link
         self._application = inheritance.application
         self._watched = watched
-        self._children = children.StartedPrograms(native)
+        self._children = children.StartedPrograms(native, inheritance.family)
         self._by_descriptor: dict[int, children.StartedProgram] = {}
         self._awaited: dict[int, tuple[children.StartedProgram, bytes]] = {}
         """Children that wait for the helper before their program starts, by report descriptor, with their answer."""
@@ -248,6 +248,7 @@ class ServerLoop:
         self._events = select.epoll()
         for descriptor in (self._link, self._watched):
             self._events.register(descriptor, select.EPOLLIN)
+        self._children.end_predecessors()
         self._standby = self._new_standby()
         self._template = template.TemplateHandle(inheritance.command, self._events)
         self._children.template = self._template
@@ -588,7 +589,7 @@ def _deadline(seconds: float | None) -> float | None:
 def main() -> None:
     """Take the link, become the subreaper, protect this process from others, and serve."""
     command = json.loads(sys.argv[1])
-    link, bond, application, *rulesets = map(int, sys.argv[2:])
+    link, bond, application, family, *rulesets = map(int, sys.argv[2:])
     for number in (link, bond, *rulesets):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional-only
     # These are for the application, which needs this process to stop its children at shutdown.
@@ -607,7 +608,7 @@ def main() -> None:
     # its process id may have been reused.
     if _is_cut(link):
         return
-    inheritance = standby.Inheritance(tuple(command), link, bond, application, tuple(rulesets))
+    inheritance = standby.Inheritance(tuple(command), link, bond, application, family, tuple(rulesets))
     server = ServerLoop(native, inheritance, watched)
     gc.freeze()
     server.serve()
