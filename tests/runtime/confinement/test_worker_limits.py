@@ -64,6 +64,17 @@ def burn(number, seconds):
 NATIVE = {"allowed_imports": ["ctypes"]}
 
 
+def as_user(monkeypatch, body, *args):
+    """Run a body in a folder of the other user."""
+    packages = os.path.dirname(os.path.dirname(sqlalchemy.__file__))
+    with short_folder() as folder:
+        for place, _, files in os.walk(folder):
+            for path in (place, *(os.path.join(place, name) for name in files)):
+                os.chown(path, USER, USER)
+        monkeypatch.setattr(sys, "executable", interpreter_for_all())
+        return Case(folder).run(body, *args, PYTHONPATH=f"{PACKAGE}:{packages}")
+
+
 def forks(world):
     """Run fork bombs in one module, as an ordinary user."""
     import asyncio
@@ -78,6 +89,7 @@ def forks(world):
     sleep = {**program, "target": "sleep"}
     house.extension("bad", MODULE, access=[program, sleep], **NATIVE)
     house.extension("good", MODULE, **NATIVE)
+    house.extension("late", MODULE, **NATIVE)
 
     def processes():
         """Return the processes of the user."""
@@ -92,23 +104,25 @@ def forks(world):
                 continue
         return found
 
-    async def code_of(action, **params):
+    async def code_of(action, *, module="bad", **params):
         try:
-            return await house.runtime.modules.action("bad", action, params, lab.caller())
+            return await house.runtime.modules.action(module, action, params, lab.caller())
         except Exception as error:
             return [getattr(error, "code", type(error).__name__), getattr(error, "limit", "")]
 
     async def beside(running):
         """Use the other module, and start programs of the host, while a call runs."""
-        most, others, longest = 0, set(), 0.0
+        most, others, longest, late = 0, set(), 0.0, None
         while not running.done():
             begin = time.monotonic()
             others.add(await lab.action("good", "pid") == good)
             longest = max(longest, time.monotonic() - begin)
             most = max(most, len(processes()))
+            if most > 0.8 * LIMIT and late is None:
+                late = await code_of("pid", module="late")
             program = await asyncio.create_subprocess_exec("/bin/true")
             assert await program.wait() == 0
-        return {"most": most, "others": list(others), "longest": longest}
+        return {"most": most, "others": list(others), "longest": longest, "late": late}
 
     good = None
 
@@ -116,6 +130,7 @@ def forks(world):
         nonlocal good
         good = await lab.action("good", "pid")
         await lab.action("bad", "pid")
+        house.runtime.modules.loaded("late").worker.rest()
         before = processes()
         answers = {"threads": await code_of("threads")}
         running = asyncio.create_task(code_of("bomb", apart=world.args[0]))
@@ -127,6 +142,7 @@ def forks(world):
             await asyncio.sleep(0.02)
         answers["left"] = max(0, len(processes()) - len(before))
         answers["alive"] = [await lab.action("good", "pid") == good, type(again) is int]
+        answers["alive"].append(type(await lab.action("late", "pid")) is int)
         answers["counted"] = house.runtime.limits_reached["module:bad", "processes"]
         return answers
 
@@ -140,20 +156,15 @@ def test_a_fork_bomb_reaches_its_limit_and_nothing_else(monkeypatch, apart):
 
     Also if each process is in a session of its own, and forks again as soon as another one is killed.
     """
-    packages = os.path.dirname(os.path.dirname(sqlalchemy.__file__))
-    with short_folder() as folder:
-        for place, _, files in os.walk(folder):
-            for path in (place, *(os.path.join(place, name) for name in files)):
-                os.chown(path, USER, USER)
-        monkeypatch.setattr(sys, "executable", interpreter_for_all())
-        told = Case(folder).run(forks, apart, PYTHONPATH=f"{PACKAGE}:{packages}")
+    told = as_user(monkeypatch, forks, apart)
     assert told["threads"] == ["extension_limit_reached", "processes"]
     assert told["bomb"] == ["worker_timeout", ""]
+    assert told["late"] == ["extension_limit_reached", "processes"]  # a start needs threads
     assert told["programs"] == [0, "end\n", []]
     assert LIMIT / 2 < told["most"] <= LIMIT  # threads count too
     assert told["others"] == [True]
     assert told["longest"] < 2
-    assert (told["left"], told["alive"], told["counted"]) == (0, [True, True], 1)
+    assert (told["left"], told["alive"], told["counted"]) == (0, [True] * 3, 1)
 
 
 def burns(world):
@@ -184,6 +195,42 @@ def test_the_weight_of_a_worker_counts_for_all_its_threads(case):
     (less, full), nice = case.run(burns)
     assert nice == [6, 0]
     assert 0.1 < less / full < 0.6
+
+
+def weighed(world):
+    """Start several workers at once, as an ordinary user."""
+    import asyncio
+
+    os.setgroups([])
+    os.setgid(USER)
+    os.setuid(USER)
+    lab = world.load(LAB)["Lab"](world, template=world.args[0])
+    names = [f"m{number}" for number in range(4)]
+    for name in names:
+        lab.house.extension(name, MODULE, limits={"cpu_weight": 25}, **NATIVE)
+
+    def share(pid):
+        with open(f"/proc/{pid}/autogroup") as file:
+            return int(file.read().split()[-1])
+
+    async def story():
+        pids = [await lab.action(name, "pid") for name in names]
+        for _ in range(500):
+            if {share(pid) for pid in pids} == {6}:
+                break
+            await asyncio.sleep(0.02)
+        return [share(pid) for pid in pids], [os.getpriority(os.PRIO_PROCESS, pid) for pid in pids]
+
+    return lab.serve(story, **WORKER)
+
+
+@needs_other_user
+@pytest.mark.skipif(not shares_by_session(), reason="needs kernel.sched_autogroup_enabled")
+@pytest.mark.parametrize("template", [True, False])
+def test_weights_need_no_privileges(monkeypatch, template):
+    """The kernel refuses changes that follow each other closely; the spawn server repeats them."""
+    told = as_user(monkeypatch, weighed, template)
+    assert told == [[6] * 4, [6] * 4]
 
 
 def named(world):

@@ -35,12 +35,25 @@ _LARGEST_MARK = (1 << 62) - 1
 _SECRET_BITS = 31
 _SHARES_PAUSE = 0.12
 """Seconds between two changes of shares: without privileges, the kernel allows ten per second."""
+_MOST_REFUSALS = 20
 
 
 class StartedProgram:
     """Started program, the leader of its session and group."""
 
-    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "nice", "pid", "pidfd", "report", "timed_out")
+    __slots__ = (
+        "deadline",
+        "ended",
+        "let_go",
+        "lifeline",
+        "mark",
+        "nice",
+        "pid",
+        "pidfd",
+        "refusals",
+        "report",
+        "timed_out",
+    )
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
         self.pid = pid
@@ -50,6 +63,8 @@ class StartedProgram:
         self.deadline = deadline
         self.nice = 0
         """Nice value of its session: its share of the processor."""
+        self.refusals = 0
+        """Number of refused attempts to set it."""
         self.report = -1
         """Descriptor that reports the start of the program, until it runs."""
         self.ended = False
@@ -185,7 +200,9 @@ class StartedPrograms:
             finally:
                 os.close(file)
         except OSError as error:
-            if error.errno == errno.EAGAIN:
+            # Refused also at the very start of a program, before the kernel knows that its user may inspect it.
+            child.refusals += error.errno == errno.EACCES
+            if error.errno == errno.EAGAIN or (error.errno == errno.EACCES and child.refusals < _MOST_REFUSALS):
                 self._unshared[child.pid] = child
                 self._share_at = time.monotonic() + _SHARES_PAUSE
 

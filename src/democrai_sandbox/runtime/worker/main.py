@@ -324,8 +324,11 @@ class _WorkerMain:
         factory, declarations = self._settle(names)
         self._control.compare = partial(_compare, factory)
         _compare(factory, self._spec.candidate_access, self._spec.candidate_imports)
-        self._control.start()
-        outcome, surfaces = self._load(factory, declarations, environment)
+        try:
+            self._control.start()
+            outcome, surfaces = self._load(factory, declarations, environment)
+        except RuntimeError as error:  # no thread can be started: the limit of processes
+            outcome, surfaces = describe(error), ()
         if outcome[0] == VALUE:
             outcome, surfaces = self._opened(surfaces)
         if outcome[0] != VALUE:
