@@ -124,14 +124,15 @@ def bad_starts(world):
         problems = {
             one.name: str(one.problems[0]).partition(":")[0] for one in lab.house.runtime.extensions if one.is_broken
         }
-        return codes, problems, took, good == await lab.action("good", "pid")
+        counted = {label for label, event in lab.house.runtime.worker_events if event == "failed"}
+        return codes, problems, took, good == await lab.action("good", "pid"), sorted(counted)
 
     return lab.serve(story, load_timeout=3.0, isolation={"default": "process"})
 
 
 def test_modules_that_do_not_start(case):
     """They are listed with the reason, calls of them fail, and the others answer at once."""
-    codes, problems, took, same = case.run(bad_starts)
+    codes, problems, took, same, counted = case.run(bad_starts)
     assert set(codes.values()) == {"extension_broken"}
     late, failed, ended = ("endless", "stuck", "floods"), ("leaves", "raises"), ("crashes", "exits", "closes")
     assert problems == {
@@ -142,6 +143,7 @@ def test_modules_that_do_not_start(case):
     }
     assert took < 2
     assert same
+    assert counted == sorted(f"module:{name}" for name in STARTS)
 
 
 def daemons():
@@ -203,6 +205,11 @@ def bad_calls(world):
         while daemons() and time.monotonic() < end:
             await asyncio.sleep(0.02)
         told["left"] = len(daemons())
+        events = lab.house.runtime.worker_events
+        told["events"] = [
+            sum(events.get((f"module:{name}", event), 0) for name in names)
+            for event in ("started", "crashed", "restarted", "stopped_idle")
+        ]
         return told
 
     return lab.serve(story, call_timeout=CALL_SECONDS, isolation={"default": "process"})
@@ -223,6 +230,8 @@ def test_calls_that_misbehave(case):
     assert (told["same"], told["late"] < 1) == ([True], True)
     assert told["memory"] < 50_000
     assert (told["daemons"], told["left"]) == (5, 0)
+    ended = len(late) + 1  # the one that closes its connection, too
+    assert told["events"] == [9 + ended, ended, ended, 9]
 
 
 def orphans(world):
