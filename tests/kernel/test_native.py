@@ -106,7 +106,7 @@ def test_every_function_announces_itself_by_name_before_it_looks_at_anything():
         on = False
         say([seen, outcomes, native.no_new_privs(), status("Seccomp")])
         """,
-        "set_dumpable set_parent_death_signal drop_capabilities probe receive hear exit_code",
+        "set_dumpable set_parent_death_signal set_name drop_capabilities probe receive hear exit_code",
         *sorted(STUBBED),
     )
     seen, outcomes, privileges, filtered = answer
@@ -122,7 +122,7 @@ calls = {
     "landlock_abi": (), "landlock_errno": (), "landlock_create": (4, 0, 0), "landlock_add_path": (3, 0, 4),
     "landlock_add_port": (3, 80, 1), "landlock_add_own_proc": (3, 4), "landlock_restrict": (3,),
     "seccomp_install": (bytes(8), 0), "seccomp_mode": (), "no_new_privs": (), "set_subreaper": (),
-    "set_dumpable": (False,), "set_parent_death_signal": (9,),
+    "set_dumpable": (False,), "set_parent_death_signal": (9,), "set_name": (b"x",),
     "drop_capabilities": (0,), "probe": ("unshare",), "receive": (0,), "tell": (1, b"x", -1), "hear": (0,),
     "exit_code": (0,), "strangers": (0, {}), "spawn": (b"S", [], [], 0, (10, 1), 0),
     "fork_worker": (b"S", [], [], 0, (10, 1), 0), "supervise": (0, []),

@@ -34,6 +34,8 @@ def test_the_stricter_of_two_limits_counts():
         ({"cpu_second": 5}, "/limits/cpu_second", "cpu_seconds"),
         ({"cpu_seconds": 0}, "/limits/cpu_seconds", None),
         ({"cpu_seconds": "5"}, "/limits/cpu_seconds", None),
+        ({"cpu_weight": 101}, "/limits/cpu_weight", None),
+        ({"nice": 5}, "/limits/nice", "cpu_weight"),
         ({7: 5}, "/limits/7", None),
     ],
 )

@@ -27,7 +27,7 @@ from .auth import Visitor, admitted, require_administrator, sandbox_of, visit_of
 from .render import PlainResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
@@ -202,7 +202,18 @@ class Metrics:
         failures.add_metric((), 0 if sandbox.kernel.egress is None else sandbox.kernel.egress.failures)
         yield failures
         yield from _processes(sandbox)
-        yield _limits_reached(sandbox)
+        yield _by_subject(
+            "democrai_limits_reached",
+            "Calls that failed because of a limit.",
+            "limit",
+            sandbox.runtime.limits_reached,
+        )
+        yield _by_subject(
+            "democrai_worker_events",
+            "Starts and ends of worker processes.",
+            "event",
+            sandbox.runtime.worker_events,
+        )
         yield _labelled(
             GaugeMetricFamily("democrai_extensions", "Extensions by state.", labels=("kind", "state")),
             _extensions(sandbox),
@@ -260,13 +271,9 @@ def _processes(sandbox: Sandbox) -> Iterator[Metric]:
     )
 
 
-def _limits_reached(sandbox: Sandbox) -> Metric:
-    return _labelled(
-        CounterMetricFamily(
-            "democrai_limits_reached", "Calls that failed because of a limit.", labels=("subject", "limit")
-        ),
-        {tuple(key): number for key, number in sandbox.runtime.limits_reached.items()},
-    )
+def _by_subject(name: str, text: str, label: str, numbers: Mapping[tuple[str, str], int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("subject", label))
+    return _labelled(family, {tuple(key): number for key, number in numbers.items()})
 
 
 def _extensions(sandbox: Sandbox) -> dict[tuple[str, ...], int]:

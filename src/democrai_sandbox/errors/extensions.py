@@ -87,7 +87,7 @@ class LimitReached(ExtensionFailed):
 
     code = "extension_limit_reached"
     guidance = """
-    Cause: The call needed more memory, larger files or more open files than its worker may use.
+    Cause: The call needed more memory, larger files, or more open files or threads than its worker may use.
     Fix: Let the code use less, or raise the limit under `limits` in the manifest; `sandbox.limits` of the host caps it.
     Example:
     data = bytearray(10**12)     # in an action

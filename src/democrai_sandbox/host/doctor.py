@@ -33,6 +33,7 @@ from democrai_sandbox.kernel.helper.protocol import LONGEST_SOCKET_PATH
 from democrai_sandbox.kernel.settings import socket_path
 from democrai_sandbox.manifests import FindingCode, Severity, lint
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.confinement.confiner import unenforced_limits
 from democrai_sandbox.runtime.extensions.registry import discover
 from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
@@ -123,7 +124,10 @@ def _user_line() -> ReportLine:
         name = f"#{os.geteuid()}"
     means = "directly" if os.geteuid() == 0 else "only through sudo, pkexec or systemd"
     summary = f"{name}: can use packet filters and cgroups {means}"
-    return ReportLine("user", "User", ReportArea.HOST, summary=summary, details={"uid": os.geteuid()})
+    if missing := unenforced_limits():
+        summary += f"; limits of extensions that the kernel does not enforce: {', '.join(missing)}"
+    details = {"uid": os.geteuid(), "unenforced_limits": missing}
+    return ReportLine("user", "User", ReportArea.HOST, summary=summary, details=details)
 
 
 def _folder_line(name: str, title: str, path: str) -> ReportLine:

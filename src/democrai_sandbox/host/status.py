@@ -201,6 +201,7 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
         "modes": counts,
         "unconfined": held.unconfined,
         "unenforced": held.unenforced,
+        "unenforced_limits": held.unenforced_limits,
         "closed": held.closed,
     }
     line = ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)

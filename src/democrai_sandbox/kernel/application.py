@@ -392,10 +392,18 @@ class Kernel:
 
 
 KEEPER = "keeper"
+TEMPLATE = "template"
 _EVERY = 1.0
 _CHECK_SECONDS = 1.0
 _MISSED = 3
-_WORDS = MappingProxyType({SPAWN_SERVER: "spawn server", HELPER: "helper", KEEPER: "keeper of the helper"})
+_WORDS = MappingProxyType(
+    {
+        SPAWN_SERVER: "spawn server",
+        HELPER: "helper",
+        KEEPER: "keeper of the helper",
+        TEMPLATE: "template of the workers",
+    }
+)
 
 
 @dataclass(slots=True)
@@ -410,7 +418,7 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Thread that monitors the processes of one kernel layer: the spawn server, the helper and its keeper.
+    """Thread that monitors the processes of one kernel layer: spawn server, template of the workers, helper, keeper.
 
     Another process restarts each of them. The thread logs and counts processes that end, stop or return, continues
     stopped ones where the system permits it, and reports a process that cannot be restarted.
@@ -467,6 +475,8 @@ class Supervisor:
         server.stalled = not up
         self._found(SPAWN_SERVER, server.pid if up else 0)
         if up:
+            if server.template:
+                self._found(TEMPLATE, server.template_pid)
             return
         for pid in pids:
             _resume(SPAWN_SERVER, pid)

@@ -16,6 +16,7 @@ LARGEST: Mapping[str, int] = MappingProxyType(
     {
         "address_space_mb": 16 * 1024 * 1024,
         "cpu_seconds": 31_536_000,
+        "cpu_weight": 100,
         "file_size_mb": 16 * 1024 * 1024,
         "memory_mb": 16 * 1024 * 1024,
         "open_files": 1_048_576,
@@ -32,6 +33,7 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("as", "address_space", "virtual_memory"), "address_space_mb"),
         **dict.fromkeys(("fsize", "file_size", "max_file_size"), "file_size_mb"),
         **dict.fromkeys(("cpu", "cpu_time", "max_cpu"), "cpu_seconds"),
+        **dict.fromkeys(("weight", "cpu_shares", "shares", "nice", "priority"), "cpu_weight"),
         **dict.fromkeys(("files", "nofile", "max_files", "fds", "descriptors"), "open_files"),
         **dict.fromkeys(("nproc", "max_processes", "pids", "threads"), "processes"),
         **dict.fromkeys(("timeout", "timeout_s", "timeout_seconds", "wall_time", "seconds"), "wall_seconds"),
@@ -49,6 +51,8 @@ class Limits:
     """Megabytes of private, writable memory."""
     cpu_seconds: int | None = None
     """Seconds of processor time, over the whole life of the process."""
+    cpu_weight: int | None = None
+    """Share of the processor while others need it too, relative to the 100 of every other process."""
     file_size_mb: int | None = None
     """Megabytes of each file that it writes."""
     open_files: int | None = None

@@ -211,6 +211,7 @@ _ABOUT_LIMITS = MappingProxyType(
     {
         "address_space_mb": "Megabytes of address space, used or not.",
         "cpu_seconds": "Seconds of processor time, over the whole life of the process.",
+        "cpu_weight": "Share of the processor while others need it too; other processes have 100.",
         "file_size_mb": "Megabytes of each file that it writes.",
         "memory_mb": "Megabytes of private, writable memory.",
         "open_files": "Maximum number of open files and sockets.",

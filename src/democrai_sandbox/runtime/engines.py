@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -211,6 +211,8 @@ class InstalledRuntime:
         self._protected = (*settings.protected, *protected)
         make = partial(Installer, decider=decider, protected=self._protected, confinement=confinement)
         self._installations = Installations(kind, registry, lambda extension: make(extension, settings, self._starter))
+        self.worker_events: Counter[tuple[str, str]] = Counter()
+        """Changes of worker processes, by label and event."""
         self._running: dict[str, _RunningInstallation] = {}
         self._looked: dict[str, float] = {}
         self._look_seconds = 2.0
@@ -377,7 +379,9 @@ class InstalledRuntime:
             native_packages=self._settings.native_packages,
         )
         confined, starter, rights = self._confinement.worker(installer.extension, spec)
-        worker = WorkerHandle(confined, self._host, starter=starter or self._starter, rights=rights)
+        worker = WorkerHandle(
+            confined, self._host, starter=starter or self._starter, rights=rights, events=self.worker_events
+        )
         running = self._running[name] = _RunningInstallation(worker, use, installed.folder, configuration)
         if old is not None:
             task = asyncio.create_task(_retire(old, self._settings.call_timeout))

@@ -6,11 +6,12 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import CallTimeout, ExtensionUnknown
+from democrai_sandbox.errors import CallTimeout, ExtensionUnknown, SpawnFailed
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, Section
 from democrai_sandbox.policy import Problem, SandboxError, hint_for, rules_to_json
 from democrai_sandbox.runtime.calls.invocation import GuardFactory, SubjectThreads, check_params, run_surface
@@ -41,6 +42,12 @@ _STARTS = 2 * (os.cpu_count() or 2)
 _TIDY_SECONDS = 5.0
 _LEAST_IDLE_SECONDS = 10.0
 """Seconds for which an idle worker is kept even if there are many."""
+_BOOT_ATTEMPTS = 60
+_BOOT_PAUSE = 1.0
+"""Attempts to start a worker while the spawn server does not start it, and seconds between them."""
+_LEAST_ROOM = 256 * 1024 * 1024
+_PART_OF_ROOM = 50
+"""Room on the disk of the data folder, in bytes and as a part of it, below which idle workers are stopped."""
 
 RENDER = "render"
 ACTION = "action"
@@ -109,13 +116,20 @@ class ModuleRuntime:
         gate = asyncio.Semaphore(_STARTS)
 
         async def start(name: str) -> None:
-            async with gate:
-                await self.started(name)
+            for _ in range(_BOOT_ATTEMPTS):
+                async with gate:
+                    with suppress(SpawnFailed):
+                        await self.started(name)
+                        return
+                await asyncio.sleep(_BOOT_PAUSE)
 
         await asyncio.gather(*map(start, tuple(self._workers)))
 
     async def started(self, name: str) -> None:
-        """Wait until an isolated module is loaded or broken; return immediately for all other names."""
+        """Wait until an isolated module is loaded or broken; return immediately for all other names.
+
+        Raise ``SpawnFailed`` if the spawn server did not start its worker; the next call tries it again.
+        """
         if name not in self._workers:
             return
         task = self._starts.get(name)
@@ -130,17 +144,21 @@ class ModuleRuntime:
             await asyncio.shield(self._booting)
 
     async def _start(self, name: str) -> None:
-        extension, worker = self._found[name], self._workers[name]
+        extension, worker, ended = self._found[name], self._workers[name], True
         try:
             surfaces = await worker.start()
             module = self._accept(extension, module_activation(extension, self._settings), surfaces, worker)
             if module is not None:
                 self._take_over(module)
+        except SpawnFailed:
+            ended = False
+            raise
         except SandboxError as error:
             self._found[name] = extension.broken(Problem("", error.diagnostics()))
         finally:
-            self._workers.pop(name, None)
             self._starts.pop(name, None)
+            if ended:
+                self._workers.pop(name, None)
 
     def _is_isolated(self, extension: RegisteredExtension) -> bool:
         return self._settings.is_isolated(extension.subject)
@@ -269,6 +287,16 @@ class ModuleRuntime:
         return surfaces
 
 
+def _is_full(folder: str) -> bool:
+    """Return whether the file system of a folder has almost no room left for this user."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    room = found.f_bavail * found.f_frsize
+    return room < min(_LEAST_ROOM, found.f_blocks * found.f_frsize // _PART_OF_ROOM)
+
+
 def module_activation(extension: RegisteredExtension, settings: RuntimeSettings) -> GuardFactory:
     """Return the activation of a module: its declarations, its folder to read, its data to read and write."""
     manifest = extension.manifest
@@ -305,6 +333,8 @@ class IsolatedWorkers:
         self._confinement = confinement
         self._on_end = on_end
         self._workers: dict[str, WorkerHandle] = {}
+        self.events: Counter[tuple[str, str]] = Counter()
+        """Changes of worker processes, by label and event."""
         self._tidying: asyncio.Task[None] | None = None
         self._of_modules: dict[str, list[WorkerHandle]] = defaultdict(list)
         """Workers under the declarations of a module, by module name: its own, and those of tools without an ``access``
@@ -355,7 +385,9 @@ class IsolatedWorkers:
             call_timeout=self._settings.call_timeout,
         )
         confined, starter, rights = self._confinement.worker(extension, spec)
-        worker = WorkerHandle(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
+        worker = WorkerHandle(
+            confined, self._host, starter=starter, on_end=self._on_end, rights=rights, events=self.events
+        )
         self._workers[spec.label] = worker
         if declared is manifest:
             self._of_modules[manifest.name].append(worker)
@@ -383,7 +415,9 @@ class IsolatedWorkers:
             await asyncio.sleep(_TIDY_SECONDS)
             idle = {worker: since for worker in self._workers.values() if (since := worker.idle_since) is not None}
             longest = sorted(idle, key=idle.__getitem__)
-            surplus = longest[: max(0, len(idle) - settings.warm_workers)]
+            # An idle worker may hold a large temp folder, which is removed with its process.
+            warm = 0 if await asyncio.to_thread(_is_full, settings.data_dir) else settings.warm_workers
+            surplus = longest[: max(0, len(idle) - warm)]
             for worker in longest:
                 least = _LEAST_IDLE_SECONDS if worker in surplus else settings.worker_idle_seconds
                 if now() - idle[worker] >= least:

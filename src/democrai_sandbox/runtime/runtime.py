@@ -455,6 +455,11 @@ class Runtime:
         """Number of calls that failed because of a limit, by subject and limit."""
         return self._workers.limits_reached
 
+    @property
+    def worker_events(self) -> Mapping[tuple[str, str], int]:
+        """Number of changes of worker processes, by subject and event."""
+        return {**self._isolated.events, **self.engines.worker_events, **self.extractors.worker_events}
+
     def _open_doors(self) -> None:
         everywhere: dict[str, Any] = {
             **self._task_service.services(),

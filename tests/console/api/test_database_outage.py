@@ -35,7 +35,10 @@ def hosted(tmp_path, **stream):
         observations=Observations(),
         kernel=SimpleNamespace(egress=None, spawn=None, supervisor=None),
         runtime=SimpleNamespace(
-            extensions=(), limits_reached={("module:a", "memory_mb"): 2}, store=RuntimeStore(access.store.database)
+            extensions=(),
+            limits_reached={("module:a", "memory_mb"): 2},
+            worker_events={("module:a", "crashed"): 3},
+            store=RuntimeStore(access.store.database),
         ),
     )
     access.stop()
@@ -104,6 +107,7 @@ def test_metrics_without_a_store(host):
     assert b"democrai_store_reachable 1.0" in numbers.text()
     assert b"democrai_pending_requests 0.0" in numbers.text()
     assert b'democrai_limits_reached_total{limit="memory_mb",subject="module:a"} 2.0' in numbers.text()
+    assert b'democrai_worker_events_total{event="crashed",subject="module:a"} 3.0' in numbers.text()
     lose(host)
     told = numbers.text()
     assert b"democrai_store_reachable 0.0" in told

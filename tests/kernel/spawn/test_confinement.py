@@ -221,6 +221,15 @@ def test_what_is_not_enforced_is_said():
     limited = _of(limits=ResourceLimits(processes=5))
     assert "root" in _said(limited, 7, root=True)
     assert _said(limited, 7) == ""
+    weighed = _of(limits=ResourceLimits(cpu_weight=25))
+    assert "sched_autogroup_enabled" in _said(weighed, 7, shared=False)
+    assert _said(weighed, 7) == _said(_of(limits=ResourceLimits(cpu_weight=100)), 7, shared=False) == ""
+
+
+@rows(("weight", "nice"), [(None, 0), (100, 0), (90, 0), (80, 1), (50, 3), (25, 6), (10, 10), (2, 17), (1, 19)])
+def test_a_weight_is_the_nice_value_with_the_nearest_share(weight, nice):
+    """The weights of the kernel fall by a fifth for each value."""
+    assert enforcement_of(_of(limits=ResourceLimits(cpu_weight=weight)), 7).nice == nice
 
 
 def test_an_architecture_without_a_table_is_said_and_not_an_error(monkeypatch):

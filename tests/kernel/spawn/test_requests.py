@@ -325,15 +325,16 @@ _path = _text.map(lambda value: b"/" + value)
     st.lists(st.tuples(st.integers(0, 15), st.integers(0, 1 << 60)), max_size=3),
     st.none() | st.integers(1, 10**6),
     st.booleans(),
+    st.integers(0, 19),
     st.lists(_path.map(os.fsdecode), max_size=3).map(tuple),
 )
-def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall, fork, metadata):
+def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall, fork, nice, metadata):
     plan = None
     if paths is not None:
         plan = _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4, metadata=metadata)
-    fields = {"plan": plan, "limits": limits, "wall_seconds": wall, "fork": fork}
+    fields = {"plan": plan, "limits": limits, "wall_seconds": wall, "fork": fork, "nice": nice}
     order_ = _GOOD._replace(**fields, env=["A=1", "B=2"], filter=bytes(16))
-    assert protocol.read_front(protocol.packed_order(order_)) == (wall, plan, fork)
+    assert protocol.read_front(protocol.packed_order(order_)) == (wall, plan, fork, nice)
 
 
 @given(

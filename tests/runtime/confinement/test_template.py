@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
@@ -246,3 +248,25 @@ def test_the_command_names_the_environment_only_with_packages():
     assert template_command()[-2:] == ("template", "")
     assert template_command(["numpy"])[-3:] == ("template", PREFIX, "numpy")
     assert Path(template_command()[0]).is_absolute()
+
+
+def test_restarts_of_the_template_are_counted():
+    """The supervisor sees another process in its place."""
+    from democrai_sandbox.kernel.application import Supervisor
+    from democrai_sandbox.kernel.spawn import SpawnServer
+    from democrai_sandbox.runtime.worker.process import template_command
+
+    server = SpawnServer.start(template=template_command())
+    supervisor = Supervisor(server, None)
+    try:
+        supervisor.look()
+        os.kill(server.template_pid, signal.SIGKILL)
+        for _ in range(1000):
+            supervisor.look()
+            if supervisor.parts()["template"].restarts:
+                break
+            time.sleep(0.01)
+        found = supervisor.parts()
+    finally:
+        server.stop()
+    assert (found["template"].restarts, found["template"].up, found["spawn_server"].restarts) == (1, True, 0)

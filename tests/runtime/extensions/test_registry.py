@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 
 import pytest
 
@@ -11,7 +12,7 @@ from democrai_sandbox.errors import ExtensionBroken, ExtensionUnknown, InvalidIn
 from democrai_sandbox.manifests import ManifestKind
 from democrai_sandbox.policy import Subject, SubjectKind
 from democrai_sandbox.runtime.extensions.registry import discover
-from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+from democrai_sandbox.runtime.extensions.settings import RuntimeSettings, default_worker_limits
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -215,3 +216,14 @@ def test_an_invalid_default_isolation_is_refused(modules, isolation):
     with pytest.raises(InvalidInputError) as caught:
         settings(modules, isolation=isolation)
     assert [problem.pointer for problem in caught.value.problems] == [f"/isolation/{name}" for name in isolation]
+
+
+@rows(
+    ("user", "own", "most"),
+    [(0, 100, None), (1000, -1, 4096), (1000, 100_000, 4096), (1000, 1000, 500), (1000, 1, 1)],
+)
+def test_the_default_limit_of_processes_leaves_room_for_the_host(monkeypatch, user, own, most):
+    """At most half of the user's own limit; root has none, because the kernel does not enforce it."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (own, own))
+    assert default_worker_limits().processes == most

@@ -48,6 +48,7 @@ static PyMethodDef methods[] = {
     {"set_subreaper", native_set_subreaper, METH_NOARGS, "Become the parent of orphaned descendants."},
     {"set_dumpable", native_set_dumpable, METH_O, "Set whether processes of the same user may inspect this one."},
     {"set_parent_death_signal", native_set_parent_death_signal, METH_O, "Set the signal for the parent's end."},
+    {"set_name", native_set_name, METH_O, "Set the name of the calling thread in ps and top: at most 15 bytes."},
     {"drop_capabilities", native_drop_capabilities, METH_O, "Drop all capabilities except those in the mask."},
     {"probe", native_probe, METH_O, "Make one harmless call of a fixed table; return 0 or its errno."},
     {"receive", native_receive, METH_O, "Receive a packet: data, lifeline, descriptors, sender, flags."},

@@ -52,6 +52,7 @@ PyObject *native_no_new_privs(PyObject *module, PyObject *unused);
 PyObject *native_set_subreaper(PyObject *module, PyObject *unused);
 PyObject *native_set_dumpable(PyObject *module, PyObject *value);
 PyObject *native_set_parent_death_signal(PyObject *module, PyObject *value);
+PyObject *native_set_name(PyObject *module, PyObject *value);
 PyObject *native_drop_capabilities(PyObject *module, PyObject *value);
 
 PyObject *native_probe(PyObject *module, PyObject *value);

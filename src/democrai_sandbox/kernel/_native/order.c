@@ -10,7 +10,7 @@
 enum { HEAD = 9, WIDTH = 8, MOST_PASSED = 253, HIGHEST_RESOURCE = 15, FIRST_TARGET = 3, HIGHEST_TARGET = 1 << 20 };
 enum { ARGV, ENV, PATHS, PORTS, LIMITS, PASS_FDS, METADATA, COUNTS };
 enum { STREAMS = COUNTS, CGROUP = STREAMS + 3, VALUES };
-enum { UMASK = VALUES, CAPS, WALL, FORK, HAS_PLAN, FS, NET, SCOPED, OWN_PROC, EXACT, WHOLE_PROC, FIXED };
+enum { UMASK = VALUES, CAPS, WALL, FORK, NICE, HAS_PLAN, FS, NET, SCOPED, OWN_PROC, EXACT, WHOLE_PROC, FIXED };
 
 static const int64_t ten_years = 10LL * 365 * 24 * 3600 * 1000000;
 static const struct {
@@ -19,6 +19,7 @@ static const struct {
 } values[] = {
     {"umask: the number is out of range", -1, 0777},      {"caps: the number is out of range", 0, INT64_MAX},
     {"wall: the number is out of range", 0, ten_years},   {"fork: the number is out of range", 0, 1},
+    {"nice: the number is out of range", 0, 19},
     {"has_plan: the number is out of range", 0, 1},       {"fs: the number is out of range", 0, INT64_MAX},
     {"net: the number is out of range", 0, INT64_MAX},    {"scoped: the number is out of range", 0, INT64_MAX},
     {"own_proc: the number is out of range", 0, INT64_MAX}, {"exact: the number is out of range", 0, 1},

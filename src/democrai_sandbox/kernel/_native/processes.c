@@ -4,11 +4,12 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { WORDS = 2, WORD_BITS = 32, MOST_CAPABILITIES = 64 };
+enum { WORDS = 2, WORD_BITS = 32, MOST_CAPABILITIES = 64, LONGEST_NAME = 15 };
 
 int kernel_set_no_new_privs(void)
 {
@@ -119,6 +120,19 @@ PyObject *native_set_parent_death_signal(PyObject *module, PyObject *value)
         return NULL;
     }
     return none_or_failed(number >= NSIG ? -EINVAL : kernel_parent_death_signal((int)number));
+}
+
+PyObject *native_set_name(PyObject *module, PyObject *value)
+{
+    char name[LONGEST_NAME + 1] = {0};
+    if (native_announce("set_name") < 0) {
+        return NULL;
+    }
+    if (!PyBytes_Check(value)) {
+        return PyErr_Format(PyExc_TypeError, "expected bytes");
+    }
+    strncpy(name, PyBytes_AS_STRING(value), LONGEST_NAME);
+    return none_or_failed(prctl(PR_SET_NAME, name, 0, 0, 0) < 0 ? -errno : 0);
 }
 
 PyObject *native_drop_capabilities(PyObject *module, PyObject *value)

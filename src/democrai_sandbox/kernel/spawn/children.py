@@ -8,26 +8,52 @@ a process can change its session, group and environment.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import time
+from collections import defaultdict
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
 _CHASE_SECONDS = 0.05
 """Seconds to chase an orphan that keeps forking; the next sweep continues."""
+_REAP_SECONDS = 1.0
+"""Seconds to reap processes that were stopped and killed."""
+_FREEZE_SECONDS = 2.0
+"""Seconds to stop all processes that keep forking, before they are killed; the next sweep continues."""
+_ENDED, _STOPPED = b"ZXx", b"Tt"
 MARKING = 10
 """RLIMIT_LOCKS, which the kernel has ignored since 2.4."""
 _LARGEST_MARK = (1 << 62) - 1
+_SECRET_BITS = 31
+_SHARES_PAUSE = 0.12
+"""Seconds between two changes of shares: without privileges, the kernel allows ten per second."""
+_MOST_REFUSALS = 20
 
 
 class StartedProgram:
     """Started program, the leader of its session and group."""
 
-    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
+    __slots__ = (
+        "deadline",
+        "ended",
+        "let_go",
+        "lifeline",
+        "mark",
+        "nice",
+        "pid",
+        "pidfd",
+        "refusals",
+        "report",
+        "timed_out",
+    )
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
         self.pid = pid
@@ -35,6 +61,10 @@ class StartedProgram:
         self.pidfd = pidfd
         self.lifeline = lifeline
         self.deadline = deadline
+        self.nice = 0
+        """Nice value of its session: its share of the processor."""
+        self.refusals = 0
+        """Number of refused attempts to set it."""
         self.report = -1
         """Descriptor that reports the start of the program, until it runs."""
         self.ended = False
@@ -63,7 +93,9 @@ class StartedProgram:
 class StartedPrograms:
     """All children by process id."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, family: int) -> None:
+        """Take the upper bits of the marks of all servers of this application."""
+        self._family = family
         self.known: dict[int, StartedProgram] = {}
         self.standby = 0
         """Child of the server that runs no program and survives the removal of orphans."""
@@ -71,12 +103,15 @@ class StartedPrograms:
         """The template process, and the workers that it has not reported; both survive the removal of orphans."""
         self._timed: dict[int, StartedProgram] = {}
         """Running children with a deadline."""
+        self._unshared: dict[int, StartedProgram] = {}
+        """Running children whose share could not be set yet."""
+        self._share_at = 0.0
         self._native = native
         try:  # kept open, because each end of a child reads it
             self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._list = -1
-        most = resource.getrlimit(MARKING)[1]
+        self._unmarked = most = resource.getrlimit(MARKING)[1]
         self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
 
     @property
@@ -94,22 +129,39 @@ class StartedPrograms:
         """Remove a child from the registry."""
         self.known.pop(child.pid, None)
         self._timed.pop(child.pid, None)
+        self._unshared.pop(child.pid, None)
 
     def new_mark(self) -> int:
-        """Return the mark of the next child."""
-        return int.from_bytes(os.urandom(8), "little") % (self._largest_mark + 1)
+        """Return the mark of the next child: a secret number, after the family if there is room."""
+        used = {child.mark for child in self.known.values()} | self._pending_marks()
+        while True:
+            secret = int.from_bytes(os.urandom(8), "little")
+            mark = self._family << _SECRET_BITS | secret % (1 << _SECRET_BITS)
+            if mark > self._largest_mark:
+                mark = secret % (self._largest_mark + 1)
+            if mark not in used:
+                return mark
 
     def end(self, child: StartedProgram) -> bool:
         """Record that a child has ended, and kill its orphans; return whether some may remain."""
         child.ended = True
         self._timed.pop(child.pid, None)
+        self._unshared.pop(child.pid, None)
         # Its orphans are now children of this process. Without any, its group is empty as well.
         left = self.sweep()
         if left:
             child.signal(signal.SIGKILL)
-            last = time.monotonic() + _CHASE_SECONDS
-            while (left := self.sweep()) and time.monotonic() <= last:
-                time.sleep(_PAUSE / 10)
+            left = self._chase(_CHASE_SECONDS)
+        if left:
+            self.end_strays()
+            left = self._chase(_REAP_SECONDS)
+        return left
+
+    def _chase(self, seconds: float) -> bool:
+        """Sweep until no orphan is left or the time is over; return whether some may remain."""
+        last = time.monotonic() + seconds
+        while (left := self.sweep()) and time.monotonic() <= last:
+            time.sleep(_PAUSE / 10)
         return left
 
     def forget(self, child: StartedProgram) -> None:
@@ -119,9 +171,10 @@ class StartedPrograms:
 
     def next_deadline(self) -> float | None:
         """Return the next deadline."""
-        if not self._timed:
-            return None
-        return min(child.deadline for child in self._timed.values() if child.deadline is not None)
+        moments = [child.deadline for child in self._timed.values() if child.deadline is not None]
+        if self._unshared:
+            moments.append(self._share_at)
+        return min(moments, default=None)
 
     def end_late(self, now: float) -> None:
         """Kill the children whose deadline has passed."""
@@ -129,6 +182,29 @@ class StartedPrograms:
             del self._timed[child.pid]
             child.timed_out = True
             child.signal(signal.SIGKILL)
+        if self._unshared and self._share_at <= now:
+            self.share(next(iter(self._unshared.values())))
+
+    def share(self, child: StartedProgram) -> None:
+        """Set the share of a child and its session, now or as soon as the kernel allows the next change.
+
+        The kernel divides the processor between sessions first. Where it does not, the value of the process counts.
+        """
+        self._unshared.pop(child.pid, None)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, child.pid, child.nice)
+        try:
+            file = os.open(f"/proc/{child.pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(file, b"%d" % child.nice)
+            finally:
+                os.close(file)
+        except OSError as error:
+            # Refused also at the very start of a program, before the kernel knows that its user may inspect it.
+            child.refusals += error.errno == errno.EACCES
+            if error.errno == errno.EAGAIN or (error.errno == errno.EACCES and child.refusals < _MOST_REFUSALS):
+                self._unshared[child.pid] = child
+                self._share_at = time.monotonic() + _SHARES_PAUSE
 
     def sweep(self) -> bool:
         """Reap ended orphans, and kill those without a running child; return whether any were found.
@@ -141,12 +217,31 @@ class StartedPrograms:
             if pid in (self.standby, self._template_pid()) or _has_ended(pid):
                 continue
             if running is None:
-                running = {child.mark for child in self.known.values() if not child.ended} | self._pending_marks()
+                running = self._running_marks()
             if _mark_of(pid) not in running:
                 found = True
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)  # an unreaped child, so the id is its own
         return found
+
+    def end_strays(self) -> None:
+        """Stop, and then kill, all marked descendants without a running child.
+
+        Processes that fork faster than they are killed cannot do so while they are stopped.
+        """
+        running = self._running_marks()
+        _freeze_and_kill(_descendants, lambda mark: mark != self._unmarked and mark not in running)
+
+    def end_predecessors(self) -> None:
+        """Kill all that children of an earlier server of this application have left; call it before the first child."""
+
+        def is_ours(mark: int | None) -> bool:
+            return mark is not None and mark >> _SECRET_BITS == self._family
+
+        _freeze_and_kill(lambda: _states(pid for pid in _processes() if is_ours(_mark_of(pid))), is_ours)
+
+    def _running_marks(self) -> set[int]:
+        return {child.mark for child in self.known.values() if not child.ended} | self._pending_marks()
 
     def _template_pid(self) -> int:
         return 0 if self.template is None else self.template.pid
@@ -158,12 +253,15 @@ class StartedPrograms:
         """Kill every descendant: an ended process leaves its children to this one, until none is left."""
         last = time.monotonic() + _FAREWELL_SECONDS
         for child in self.known.values():
+            child.ended = True
             child.signal(signal.SIGKILL)
         while _wait_for_any() and time.monotonic() < last:
             for pid in self._strangers({}):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_PAUSE)
+            if _wait_for_any():
+                self.end_strays()
 
     def _strangers(self, known: dict[int, Any]) -> list[int]:
         """Return the direct children of this single-threaded process that are not known."""
@@ -183,6 +281,58 @@ def _mark_of(pid: int) -> int | None:
         return None
 
 
+def _freeze_and_kill(processes: Callable[[], dict[int, tuple[bytes, int]]], is_stray: Callable[[int], bool]) -> None:
+    """Stop these processes until none is found that runs, then kill them."""
+    last = time.monotonic() + _FREEZE_SECONDS
+    while _signal_all(processes(), signal.SIGSTOP, is_stray) and time.monotonic() < last:
+        pass
+    _signal_all(processes(), signal.SIGKILL, is_stray)
+
+
+def _signal_all(processes: dict[int, tuple[bytes, int]], number: int, is_stray: Callable[[int], bool]) -> bool:
+    found = False
+    for pid, (state, _) in processes.items():
+        if state not in _ENDED and (number != signal.SIGSTOP or state not in _STOPPED):
+            found |= _signal_stray(pid, number, is_stray)
+    return found
+
+
+def _signal_stray(pid: int, number: int, is_stray: Callable[[int], bool]) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # After the handle was opened: if the process id has been reused since, either the mark or the handle fails.
+        mark = _mark_of(pid)
+        if mark is None or not is_stray(mark):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _states(pids: Iterable[int]) -> dict[int, tuple[bytes, int]]:
+    """Return the state and the parent of processes, unless they are gone."""
+    return {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+
+
+def _descendants() -> dict[int, tuple[bytes, int]]:
+    """Return the state and the parent of all processes below this one."""
+    everything, below = _states(_processes()), defaultdict(list)
+    for pid, (_, parent) in everything.items():
+        below[parent].append(pid)
+    found: dict[int, tuple[bytes, int]] = {}
+    new = below[os.getpid()]
+    while new:
+        found |= {pid: everything[pid] for pid in new}
+        new = [child for pid in new for child in below[pid]]
+    return found
+
+
 def _processes() -> list[int]:
     try:
         return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - names are all it takes
@@ -191,12 +341,19 @@ def _processes() -> list[int]:
 
 
 def _parent(pid: int) -> int:
+    stat = _stat(pid)
+    return -1 if stat is None else stat[1]
+
+
+def _stat(pid: int) -> tuple[bytes, int] | None:
+    """Return the state of a process and its parent; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
             # A program name may contain any text, such as ") R 1": use only the text after the last bracket.
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except OSError:
-        return -1
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return state, int(parent)
 
 
 def _has_ended(pid: int) -> bool:

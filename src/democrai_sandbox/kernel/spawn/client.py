@@ -72,6 +72,8 @@ class SpawnOrder:
     """``protocol.NOTHING`` for the application's umask when it started the server."""
     fork: bool = False
     """Whether to fork the template process instead of executing the program, if the template can be used."""
+    nice: int = 0
+    """Nice value of the program and of its session, from 0 to 19: its share of the processor."""
     keep_caps: int = protocol.CHILD_CAPABILITIES
     """Upper bound of root's capabilities; the server has dropped all others."""
 
@@ -107,6 +109,7 @@ def body_of(order: SpawnOrder) -> tuple[bytes, list[int]]:
             umask=order.umask,
             keep_caps=order.keep_caps,
             fork=order.fork,
+            nice=order.nice,
         )
     )
     if len(body) > protocol.LARGEST_BODY:
@@ -258,6 +261,8 @@ class SpawnServer:
         """Process id of the server at the last answer."""
         self.standby = 0
         """Process id of its standby."""
+        self.template_pid = 0
+        """Process id of the template; 0 while none runs."""
         self.stalled = False
         """Whether it did not answer; requests fail immediately until it does."""
 
@@ -280,7 +285,7 @@ class SpawnServer:
                 command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER), json.dumps(template)]
                 # A separate session, so that signals of the terminal do not reach the server.
                 process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
-                    [*command, str(theirs.fileno()), str(held), str(getpid())],
+                    [*command, str(theirs.fileno()), str(held), str(getpid()), str(protocol.new_family())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), held),
@@ -348,7 +353,7 @@ class SpawnServer:
     def stats(self, within: float | None = None) -> dict[str, Any]:
         """Return the server's statistics: running, kept, started and refused children."""
         answer = self._plain_answer({"action": "stats"}, within)
-        self.pid, self.standby = answer["pid"], answer["standby"]
+        self.pid, self.standby, self.template_pid = answer["pid"], answer["standby"], answer["template"]
         return {name: value for name, value in answer.items() if name != "ok"}
 
     def stop(self, patience: float = _PATIENCE) -> None:

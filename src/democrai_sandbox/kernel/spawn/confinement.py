@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy import AccessRule, NetworkTarget
 
-_NAMES = ("address_space", "memory", "cpu_seconds", "file_size", "open_files", "processes", "wall_seconds")
+_NAMES = (
+    "address_space",
+    "memory",
+    "cpu_seconds",
+    "file_size",
+    "open_files",
+    "processes",
+    "wall_seconds",
+    "cpu_weight",
+)
 # Read before a subject could replace them.
 _RLIMITS = (
     resource.RLIMIT_AS,
@@ -36,6 +45,9 @@ _RLIMITS = (
     resource.RLIMIT_NOFILE,
     resource.RLIMIT_NPROC,
 )
+_FULL_WEIGHT = 100
+_WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23, 18, 15)
+"""Weights of the kernel's scheduler for the nice values from 0 to 19."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,8 @@ class ResourceLimits:
     """Processes of the whole user, as counted by the kernel. Not enforced for root."""
     wall_seconds: int | None = None
     """Enforced by the spawn server, which then kills the child's group."""
+    cpu_weight: int | None = None
+    """Share of the processor while others need it too, up to the 100 of every other process."""
 
     def __post_init__(self) -> None:
         for name in _NAMES:
@@ -68,8 +82,13 @@ class ResourceLimits:
 
     def rlimits(self) -> tuple[tuple[int, int], ...]:
         """Return the limits for the kernel: pairs of a resource number and its limit."""
-        values = [getattr(self, name) for name in _NAMES[:-1]]
+        values = [getattr(self, name) for name in _NAMES[: len(_RLIMITS)]]
         return tuple((number, value) for number, value in zip(_RLIMITS, values, strict=True) if value is not None)
+
+    def nice(self) -> int:
+        """Return the nice value whose share is nearest to the weight, as a ratio."""
+        wanted = _WEIGHTS[0] * min(self.cpu_weight or _FULL_WEIGHT, _FULL_WEIGHT) / _FULL_WEIGHT
+        return min(range(len(_WEIGHTS)), key=lambda nice: max(_WEIGHTS[nice] / wanted, wanted / _WEIGHTS[nice]))
 
 
 NO_LIMITS = ResourceLimits()
@@ -136,6 +155,7 @@ class Enforcement(NamedTuple):
     filter: bytes
     limits: tuple[tuple[int, int], ...]
     wall_seconds: float | None
+    nice: int
     unenforced: tuple[str, ...]
     """Restrictions that this kernel does not enforce."""
 
@@ -222,13 +242,17 @@ def enforcement_of(
     root: bool = False,
     exact: bool = False,
     unfiltered: str = "",
+    shared: bool = True,
 ) -> Enforcement:
     """Return the settings for starting a child on a kernel with this Landlock ABI, and the unenforced rules.
 
     ``packet_filter``: the child gets a cgroup with separate rules. ``root``: it runs as root. ``exact``: paths may not
-    contain links. ``unfiltered`` is the reason why children get no filter; empty if they do.
+    contain links. ``unfiltered`` is the reason why children get no filter; empty if they do. ``shared``: the kernel
+    shares the processor between sessions, not between threads.
     """
     lacking = list(unenforced(confinement, abi, packet_filter=packet_filter, root=root))
+    if confinement.limits.nice() and not shared:
+        lacking.append("the CPU weight: it counts for each thread, because kernel.sched_autogroup_enabled is off")
     if unfiltered or isinstance(_FILTERS, str):
         lacking.append(f"system calls and sockets: {unfiltered or _FILTERS}")
         program = b""
@@ -239,6 +263,7 @@ def enforcement_of(
         filter=program,
         limits=confinement.limits.rlimits(),
         wall_seconds=confinement.limits.wall_seconds,
+        nice=confinement.limits.nice(),
         unenforced=tuple(lacking),
     )
 

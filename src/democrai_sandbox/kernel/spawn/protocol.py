@@ -16,7 +16,7 @@ import struct
 import sys
 from array import array
 from fcntl import fcntl as control
-from os import MFD_ALLOW_SEALING, MFD_CLOEXEC, close, fstat, memfd_create, pread, write
+from os import MFD_ALLOW_SEALING, MFD_CLOEXEC, close, fstat, memfd_create, pread, urandom, write
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ _MICROSECONDS = 1_000_000
 NUMBERS = (
     *("argv", "env", "paths", "ports", "limits", "pass_fds", "metadata"),
     *("stdin", "stdout", "stderr", "cgroup"),
-    *("umask", "caps", "wall", "fork", "has_plan", "fs", "net", "scoped", "own_proc", "exact", "whole_proc"),
+    *("umask", "caps", "wall", "fork", "nice", "has_plan", "fs", "net", "scoped", "own_proc", "exact", "whole_proc"),
 )
 """Fixed fields of every start request, in this order: counts, indexes of descriptors, values."""
 _FRONT = struct.Struct(f"{_SIZES.format}{len(NUMBERS)}q")
-_WALL, _FORK, _HAS_PLAN, _METADATA = (3 + NUMBERS.index(name) for name in ("wall", "fork", "has_plan", "metadata"))
+_WALL, _FORK, _NICE, _HAS_PLAN, _METADATA = (
+    3 + NUMBERS.index(name) for name in ("wall", "fork", "nice", "has_plan", "metadata")
+)
 REPORT = struct.Struct("=i16si")
 """Report about a start: error number, step and process id, as written by ``_native/confined.c``."""
 _FORKED = struct.Struct("=iIQ??")
@@ -111,6 +113,8 @@ class StartRequest(NamedTuple):
     keep_caps: int
     fork: bool = False
     """Whether the template process is forked instead of executing the program."""
+    nice: int = 0
+    """Nice value of the child and of its session, from 0 to 19."""
 
 
 class Front(NamedTuple):
@@ -119,6 +123,7 @@ class Front(NamedTuple):
     wall_seconds: float | None
     plan: LandlockPlan | None
     fork: bool
+    nice: int
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -151,7 +156,7 @@ def _numbers(order: StartRequest, plan: LandlockPlan) -> list[int]:
         len(order.argv), len(order.env), len(plan.paths), len(plan.ports), len(order.limits), len(order.pass_fds),
         len(plan.metadata),
         *order.stdio, order.cgroup,
-        order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.fork, order.plan is not None,
+        order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.fork, order.nice, order.plan is not None,
         plan.fs, plan.net, plan.scoped, plan.own_proc, plan.exact, plan.whole_proc,
     ]
     # fmt: on
@@ -220,6 +225,11 @@ def _microseconds(seconds: float | None) -> int:
     return 0 if seconds is None else round(seconds * _MICROSECONDS) or 1
 
 
+def new_family() -> int:
+    """Return the number that all children of an application share in their marks."""
+    return int.from_bytes(urandom(4), "little") >> 1
+
+
 def encoded(text: str) -> bytes:
     """Encode a text for the system. ``os.fsencode`` calls a function that can be replaced."""
     return text.encode(_ENCODING, "surrogateescape")
@@ -277,7 +287,7 @@ def read_front(body: bytes) -> Front:
     front = _FRONT.unpack_from(body)
     wall = front[_WALL]
     plan = _plan_in(body, front) if front[_HAS_PLAN] == 1 else None
-    return Front(wall / _MICROSECONDS if wall else None, plan, front[_FORK] == 1)
+    return Front(wall / _MICROSECONDS if wall else None, plan, front[_FORK] == 1, front[_NICE])
 
 
 def plan_of(value: object) -> LandlockPlan:

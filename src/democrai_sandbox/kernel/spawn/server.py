@@ -1,4 +1,4 @@
-"""Spawn server: ``python -I -S -B server.py <template> <link> <bond> <application's pid> [<ruleset> ...]``.
+"""Spawn server: ``python -I -S -B server.py <template> <link> <bond> <application's pid> <family> [<ruleset> ...]``.
 
 It starts before the application has secrets, threads or restrictions, and knows only the application's process id. It
 accepts requests only from that process, as verified by the kernel. It never waits for a child. Standard library only.
@@ -236,7 +236,7 @@ class ServerLoop:
         self._link = inheritance.link
         self._application = inheritance.application
         self._watched = watched
-        self._children = children.StartedPrograms(native)
+        self._children = children.StartedPrograms(native, inheritance.family)
         self._by_descriptor: dict[int, children.StartedProgram] = {}
         self._awaited: dict[int, tuple[children.StartedProgram, bytes]] = {}
         """Children that wait for the helper before their program starts, by report descriptor, with their answer."""
@@ -248,6 +248,7 @@ class ServerLoop:
         self._events = select.epoll()
         for descriptor in (self._link, self._watched):
             self._events.register(descriptor, select.EPOLLIN)
+        self._children.end_predecessors()
         self._standby = self._new_standby()
         self._template = template.TemplateHandle(inheritance.command, self._events)
         self._children.template = self._template
@@ -312,7 +313,8 @@ class ServerLoop:
             self._refuse_fork(fork, FailedStepError("template", OSError(errno.ETIMEDOUT, "")))
         if self._sweep_at is not None and self._sweep_at <= now:
             self._sweep_at = None
-            again = self._children.sweep()
+            if again := self._children.sweep():
+                self._children.end_strays()
             if again or self._children.known:
                 self._sweep_within(_SWEEP_SOON if again else _SWEEP_LATER)
 
@@ -377,6 +379,8 @@ class ServerLoop:
         self._tell_start(child, answer)
 
     def _tell_start(self, child: children.StartedProgram, answer: bytes) -> None:
+        if child.nice:
+            self._children.share(child)
         try:
             self._native.tell(child.lifeline, answer, child.pidfd)
         except OSError:
@@ -437,7 +441,7 @@ class ServerLoop:
         pid, pidfd, report, missing = self._starts.start(body, files, front.plan, mark)
         deadline = _deadline(front.wall_seconds)
         child = children.StartedProgram(pid, pidfd, lifeline, deadline, mark)
-        child.report = report
+        child.nice, child.report = front.nice, report
         self._take_child(child)
         return child, protocol.packed_start(pid, missing)
 
@@ -465,7 +469,7 @@ class ServerLoop:
             packet, descriptors, own, missing = self._starts.fork(body, files, front.plan, mark, theirs)
             temporary += own
             until = template.deadline()
-            fork = template.PendingFork(report, lifeline, front.wall_seconds, missing, mark, until)
+            fork = template.PendingFork(report, lifeline, front.wall_seconds, front.nice, missing, mark, until)
             self._template.send(packet, descriptors, fork)
         except BaseException as error:
             os.close(report)
@@ -493,6 +497,7 @@ class ServerLoop:
         try:
             deadline = _deadline(fork.wall_seconds)
             child = children.StartedProgram(pid, os.pidfd_open(pid), fork.lifeline, deadline, fork.mark)
+            child.nice = fork.nice
             self._take_child(child)
         except OSError:  # no free descriptor: the next sweep kills the worker, whose mark is unknown
             os.close(fork.lifeline)
@@ -584,13 +589,14 @@ def _deadline(seconds: float | None) -> float | None:
 def main() -> None:
     """Take the link, become the subreaper, protect this process from others, and serve."""
     command = json.loads(sys.argv[1])
-    link, bond, application, *rulesets = map(int, sys.argv[2:])
+    link, bond, application, family, *rulesets = map(int, sys.argv[2:])
     for number in (link, bond, *rulesets):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional-only
     # These are for the application, which needs this process to stop its children at shutdown.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     native = native_module()
+    native.set_name(b"dsb-spawn")
     native.set_subreaper()
     native.set_dumpable(False)
     native.drop_capabilities(protocol.CHILD_CAPABILITIES)  # once here instead of in each child
@@ -602,7 +608,7 @@ def main() -> None:
     # its process id may have been reused.
     if _is_cut(link):
         return
-    inheritance = standby.Inheritance(tuple(command), link, bond, application, tuple(rulesets))
+    inheritance = standby.Inheritance(tuple(command), link, bond, application, family, tuple(rulesets))
     server = ServerLoop(native, inheritance, watched)
     gc.freeze()
     server.serve()

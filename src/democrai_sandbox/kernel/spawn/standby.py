@@ -33,6 +33,8 @@ class Inheritance(NamedTuple):
     bond: int
     """Held open by all servers and standbys; it closes for the application when none is left."""
     application: int
+    family: int
+    """Upper bits of the marks of all children of the application."""
     rulesets: tuple[int, ...] = ()
 
 
@@ -87,7 +89,7 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
         os.set_inheritable(number, True)  # noqa: FBT003 - positional-only
     for number in (watched, bond):
         os.close(number)
-    numbers = (inheritance.link, own_bond, inheritance.application, *inheritance.rulesets)
+    numbers = (inheritance.link, own_bond, inheritance.application, inheritance.family, *inheritance.rulesets)
     template = json.dumps(inheritance.command)
     os.execv(command[0], [*command, template, *map(str, numbers)])  # noqa: S606 - the server's program
 

@@ -33,6 +33,7 @@ class PendingFork(NamedTuple):
     report: int
     lifeline: int
     wall_seconds: float | None
+    nice: int
     missing: list[str]
     mark: int
     deadline: float

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.guard import ObservedEndpoint
 from democrai_sandbox.kernel.egress.allowlist import ObservedConnection
-from democrai_sandbox.manifests.limits import NO_LIMITS
+from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import Operation, ResourceType, rules_from_json
 from democrai_sandbox.policy.hosts import is_address
 from democrai_sandbox.runtime.children.service import PopenLauncher, unconfined_because
 
 from .allowlist_sources import AllowlistSources, Approvals
-from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits
+from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits, unenforced_limits
 from .process_paths import ProcessRights
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.manifests import Limits, Manifest
+    from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule, Subject
     from democrai_sandbox.runtime.children.launch_request import ChildLauncher
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
@@ -71,6 +71,8 @@ class Confinement:
         """Take ``owned``, which returns the folders that the runtime gave to a subject."""
         _check_stage(kernel)
         self._settings = settings
+        self._default = Limits(processes=settings.worker_limits.processes)
+        """Default limit of programs and installations."""
         self._registry = registry
         self.approvals = Approvals(access.node)
         """Approvals in force, as rules."""
@@ -135,6 +137,11 @@ class Confinement:
         return self.unconfined if self._confiner is None else self._confiner.unenforced_of(label, rules)
 
     @property
+    def unenforced_limits(self) -> tuple[str, ...]:
+        """Names of the limits that this machine does not enforce for this user."""
+        return unenforced_limits()
+
+    @property
     def has_landlock(self) -> bool:
         """Whether the kernel restricts the files of workers and children."""
         return self._confiner is not None and self._has_landlock
@@ -147,13 +154,13 @@ class Confinement:
     # ---- limits ------------------------------------------------------------------------------------------------------
 
     def limits_of(self, view: RawView | None) -> Limits:
-        """Return the limits of a child: the host's, and those of all subjects in the call chain."""
+        """Return the limits of a child: the host's, those of all subjects in the call chain, and the default one."""
         limits = self._settings.limits
         labels = frozenset(() if view is None else view.labels)
         for extension in self._registry:
             if str(extension.subject) in labels:
                 limits = limits.stricter(declared_limits(extension.manifest))
-        return NO_LIMITS if view is None else limits
+        return NO_LIMITS if view is None else limits.otherwise(self._default)
 
     def longest(self, view: RawView | None) -> float | None:
         """Return the maximum run time of a child in seconds."""
@@ -218,7 +225,8 @@ class Confinement:
 
     def install_limits(self, extension: RegisteredExtension) -> Limits:
         """Return the limits of the processes of an installation."""
-        return self._settings.limits.stricter(declared_limits(extension.manifest, installing=True))
+        declared = declared_limits(extension.manifest, installing=True)
+        return self._settings.limits.stricter(declared).otherwise(self._default)
 
     @asynccontextmanager
     async def installing(self, rights: ProcessRights, otherwise: WorkerStarter) -> AsyncIterator[WorkerStarter]:

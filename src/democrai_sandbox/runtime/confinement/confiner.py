@@ -69,7 +69,21 @@ def resource_limits(limits: Limits, *, wall: bool = True) -> ResourceLimits:
         open_files=limits.open_files,
         processes=limits.processes,
         wall_seconds=limits.wall_seconds if wall else None,
+        cpu_weight=limits.cpu_weight,
     )
+
+
+def shares_by_session() -> bool:
+    """Return whether the kernel divides the processor between sessions before it does between threads."""
+    try:
+        return Path("/proc/sys/kernel/sched_autogroup_enabled").read_text(encoding="ascii").strip() == "1"
+    except OSError:
+        return False
+
+
+def unenforced_limits() -> tuple[str, ...]:
+    """Return the limits that this machine does not enforce for this user, by name."""
+    return (*(("processes",) if geteuid() == 0 else ()), *(() if shares_by_session() else ("cpu_weight",)))
 
 
 def _bytes(megabytes: int | None) -> int | None:
@@ -134,6 +148,7 @@ class Confiner:
         self._runtime = runtime_paths()
         self._known = self._ways()
         self._root = geteuid() == 0
+        self._shared = shares_by_session()
         self._lock = threading.Lock()
         self._noted: OrderedDict[str, PreparedConfinement] = OrderedDict()
 
@@ -152,7 +167,9 @@ class Confiner:
     def prepare(self, rights: ProcessRights | None) -> PreparedConfinement:
         """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
         if rights is None:
-            return PreparedConfinement("", Enforcement(None, b"" if self._unfiltered else _host_filter(), (), None, ()))
+            return PreparedConfinement(
+                "", Enforcement(None, b"" if self._unfiltered else _host_filter(), (), None, 0, ())
+            )
         self._make_folders(rights)
         egress = self._egress
         endpoints = None if egress is None else _endpoints(rights)
@@ -270,6 +287,7 @@ class Confiner:
             root=self._root,
             exact=True,
             unfiltered=self._unfiltered,
+            shared=self._shared,
         )
 
     def _system(self) -> Mapping[str, str]:
@@ -304,6 +322,7 @@ def _order(prepared: PreparedConfinement, what: ProgramStart, streams: dict[str,
         filter=held.filter,
         limits=held.limits,
         wall_seconds=None if held.wall_seconds is None else held.wall_seconds + _BACKSTOP,
+        nice=held.nice,
         cgroup=-1 if prepared.cgroup is None else prepared.cgroup.descriptor,
         **streams,
     )

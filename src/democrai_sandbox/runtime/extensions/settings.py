@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -53,12 +54,29 @@ DEFAULT_ISOLATION = "default"
 _MEGABYTE = 1024 * 1024
 _LEAST_MEMORY_MB = 1024
 _PART_OF_MEMORY = 4
+_MOST_PROCESSES = 4096
 
 
 def default_worker_limits() -> Limits:
-    """Return the limits of a worker without others: a quarter of the machine's memory, and some files."""
+    """Return the limits of a worker without others: a quarter of the machine's memory, some files and processes."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MEGABYTE
-    return Limits(memory_mb=max(memory // _PART_OF_MEMORY, _LEAST_MEMORY_MB), file_size_mb=4096, open_files=4096)
+    return Limits(
+        memory_mb=max(memory // _PART_OF_MEMORY, _LEAST_MEMORY_MB),
+        file_size_mb=4096,
+        open_files=4096,
+        processes=default_processes(),
+    )
+
+
+def default_processes() -> int | None:
+    """Return the limit of processes: at most half of this user's own, so that the host can always start some.
+
+    None for root, because the kernel does not enforce the limit.
+    """
+    if os.geteuid() == 0:
+        return None
+    own, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return _MOST_PROCESSES if own == resource.RLIM_INFINITY else max(1, min(_MOST_PROCESSES, own // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ packages only our own can be imported; all others come from the environment, in 
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import reload
 from importlib.machinery import ModuleSpec, PathFinder
@@ -35,6 +36,7 @@ class _Ours:
 
 
 TEMPLATE = "template"
+_SUBJECT = b"DEMOCRAI_NETWORK_SUBJECT"
 
 
 def find_packages(packages: str) -> None:
@@ -55,6 +57,18 @@ def use_environment(environment: str) -> None:
                 reload(sys.modules[name])
 
 
+def show_name() -> None:
+    """Show the subject of this process in ps and top; the kernel keeps 15 bytes."""
+    name = b"dsb:" + os.environb.get(_SUBJECT, b"")
+    try:
+        with open("/proc/self/comm", "wb", buffering=0) as file:  # noqa: PTH123 - avoids importing pathlib
+            file.write(name)
+    except OSError:  # a confined process may not write there
+        from democrai_sandbox.kernel import _native  # noqa: PLC0415 - slow import, which the template has done
+
+        _native.set_name(name)
+
+
 def main() -> None:
     """Set the interpreter up and serve."""
     packages, *words = sys.argv[1:]
@@ -67,6 +81,7 @@ def main() -> None:
         words = serve_template(int(words[-1]), words[2:-1])  # returns in each worker
     environment, lane, control, memory = words[-4:]
     use_environment(environment)
+    show_name()
     if int(lane) < 0:  # a script is run, not called
         from democrai_sandbox.runtime.worker.script import settle_script  # noqa: PLC0415 - importable now
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import Counter
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.errors.extensions import WorkerBroken, WorkerFailed
 from democrai_sandbox.policy import SandboxError
 
@@ -23,7 +26,21 @@ if TYPE_CHECKING:
 
     from .process import CallIdentity, SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
 
-__all__ = ["WorkerHandle"]
+__all__ = ["WorkerEvent", "WorkerHandle"]
+
+
+class WorkerEvent(StrEnum):
+    """Change of a worker's process that its host counts."""
+
+    STARTED = "started"
+    FAILED = "failed"
+    """A start that failed, also because the import of its code failed."""
+    RESTARTED = "restarted"
+    """A start after a crash; counted as ``started`` too."""
+    CRASHED = "crashed"
+    """An end that was not planned: by itself, by a signal, or because the host had to kill it."""
+    STOPPED_IDLE = "stopped_idle"
+
 
 _MOST_FAILURES = 3
 _FIRST_DELAY = 0.1
@@ -41,13 +58,16 @@ class WorkerHandle:
         starter: WorkerStarter | None = None,
         on_end: Callable[[str], None] | None = None,
         rights: Callable[[], object] | None = None,
+        events: Counter[tuple[str, str]] | None = None,
     ) -> None:
         """Describe the worker; the first call or ``start`` starts its process.
 
         ``on_end`` receives the label whenever a process has ended, so that the host can stop work for it. ``rights``
         returns the permanent confinement of a process as a comparable value: when it has changed, a new process is
-        started.
+        started. ``events`` counts the changes of the process, by label and event.
         """
+        self._events: Counter[tuple[str, str]] = Counter() if events is None else events
+        self._crashed = False
         self._rights = rights
         self._held: object = None
         self._stale = False
@@ -126,6 +146,7 @@ class WorkerHandle:
     def rest(self) -> None:
         """Stop an idle process. The next call starts another one."""
         if self.idle_since is not None:
+            self._count(WorkerEvent.STOPPED_IDLE)
             self._retire()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -224,7 +245,12 @@ class WorkerHandle:
             link.ended.add_done_callback(lambda _: self._gone(link))
             self.starts += 1
             await link.start(self._starter)
+        except SpawnFailed:  # no fault of the worker: it starts as soon as the spawn server is back
+            self._count(WorkerEvent.FAILED)
+            self._not_before = loop.time() + _FIRST_DELAY
+            raise
         except SandboxError as error:
+            self._count(WorkerEvent.FAILED)
             self._failures += 1
             self._last = error
             delay = min(_FIRST_DELAY * 2 ** (self._failures - 1), _LONGEST_DELAY)
@@ -233,6 +259,10 @@ class WorkerHandle:
         finally:
             self._starting = None
         self._failures = 0
+        self._count(WorkerEvent.STARTED)
+        if self._crashed:
+            self._count(WorkerEvent.RESTARTED)
+            self._crashed = False
         self._link = link
         self._used_at = loop.time()
         self._tell_candidate()  # it may have changed during the start
@@ -242,11 +272,16 @@ class WorkerHandle:
         """Forget a process that has ended. If it never served a call, delay the next start a little."""
         if self._link is link:
             self._link = None
+            self._crashed = True
+            self._count(WorkerEvent.CRASHED)
             if not link.has_served:
                 self._not_before = asyncio.get_running_loop().time() + _FIRST_DELAY
         self._old.discard(link)
         if self._on_end is not None and self._link is None:  # a successor may have started other work
             self._on_end(self.spec.label)
+
+    def _count(self, event: WorkerEvent) -> None:
+        self._events[self.spec.label, event.value] += 1
 
     def _tell_change(self) -> None:
         for link in (self._link, *self._old):

@@ -134,12 +134,24 @@ class Hands:
     def take(self, call: WorkerCall) -> None:
         """Run a call as soon as a thread is free."""
         with self._counting:
-            self._busy += 1
-            if self._busy > self._started and self._started < self._most:
-                self._started += 1
-                name = f"worker-{self._started}"
-                threading.Thread(name=name, target=serve_plainly, args=self._doors, daemon=True).start()
-        self._work.put(call)
+            failed = self._start() if self._busy >= self._started and self._started < self._most else None
+            if failed is None or self._started:  # otherwise it waits for a running thread
+                self._busy += 1
+                self._work.put(call)
+                return
+        self._line.reply(call.number, describe(failed))
+
+    def _start(self) -> RuntimeError | None:
+        """Start a thread; return the error at the limit of processes."""
+        thread = threading.Thread(
+            name=f"worker-{self._started + 1}", target=serve_plainly, args=self._doors, daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            return error
+        self._started += 1
+        return None
 
     def _next(self) -> Job:
         return self._runner.begin(self._work.get())
@@ -316,8 +328,11 @@ class _WorkerMain:
         factory, declarations = self._settle(names)
         self._control.compare = partial(_compare, factory)
         _compare(factory, self._spec.candidate_access, self._spec.candidate_imports)
-        self._control.start()
-        outcome, surfaces = self._load(factory, declarations, environment)
+        try:
+            self._control.start()
+            outcome, surfaces = self._load(factory, declarations, environment)
+        except RuntimeError as error:  # no thread can be started: the limit of processes
+            outcome, surfaces = describe(error), ()
         if outcome[0] == VALUE:
             outcome, surfaces = self._opened(surfaces)
         if outcome[0] != VALUE:

@@ -127,10 +127,13 @@ _DRAIN_SECONDS = 0.05
 _LIMITS = {"[Errno 24]": "open_files", "[Errno 27]": "file_size_mb"}
 """Limits by the error that reaching them raises: EMFILE, EFBIG."""
 _OF_MEMORY = ("memory_mb", "address_space_mb")
+_NO_THREAD = ("RuntimeError", "can't start new thread")
 
 
 def _limit_of(error: ExtensionFailed, limits: Mapping[str, int]) -> str:
     """Return the name of the limit that an error is about; empty for another error."""
+    if (error.kind, error.message) == _NO_THREAD:
+        return "processes" if "processes" in limits else ""
     if error.kind == "MemoryError":
         return min((name for name in _OF_MEMORY if name in limits), key=limits.__getitem__, default="")
     name = _LIMITS.get(error.message[:10], "") if error.kind == "OSError" else ""

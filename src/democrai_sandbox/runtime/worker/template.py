@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 def serve(link: int, packages: Sequence[str]) -> list[str]:
     """Fork workers on request. Return only in a worker, with the arguments of its command."""
+    _native.set_name(b"dsb-template")
     _native.set_parent_death_signal(9)
     for name in packages:
         _preload(name)
