@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LARGEST = 64 * 1024 * 1024
 """Default maximum bytes of one frame."""
-CHUNK = 256 * 1024
+CHUNK = 64 * 1024
 """Bytes to receive from a socket at a time."""
 LARGE = 32 * 1024
 """Bytes above which a text is not read on an event loop, and a frame is not copied."""
@@ -282,6 +282,10 @@ class FrameReader:
         """Let the other side use the memory of a decoded frame again."""
         if frame.flags & _IN_MEMORY and self._shared is not None:
             self._shared.was_read = True
+
+    def close(self) -> None:
+        """Give up the shared memory."""
+        self._shared = None
 
     def _found(self) -> Frame | None:
         if self._begun is not None:
