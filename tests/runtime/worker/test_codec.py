@@ -198,6 +198,31 @@ def shared_trips(world):
     return told
 
 
+def kept_frames(world):
+    """Keep frames while more bytes are received into the same buffer."""
+    import os
+
+    from democrai_sandbox.runtime.worker.codec import FrameReader, SharedMemory, decode, encode_parts
+
+    ours = SharedMemory.create()
+    theirs = SharedMemory(os.dup(ours.descriptor), host=False)
+    told = {}
+    for name, message in {"small": ["a", b"b"], "in memory": ["a", b"b" * 100_000], "text": ["a" * 50_000]}.items():
+        inbox, data = FrameReader(shared=ours), b"".join(encode_parts(message, shared=theirs))
+        inbox.room[: len(data)] = data
+        inbox.add(len(data))
+        frame = inbox.next().kept()
+        inbox.keep()
+        inbox.room[:] = bytes(len(inbox.room))
+        told[name] = decode(frame)[0] == message
+    return told
+
+
+def test_a_kept_frame_does_not_change_when_more_is_received(case):
+    """The host keeps a frame of a worker that has used up its budget, and receives meanwhile."""
+    assert case.run(kept_frames) == {"small": True, "in memory": True, "text": True}
+
+
 def test_large_values_are_passed_in_shared_memory(case):
     """One frame at a time in each direction, until the other side has read it; the socket carries all others."""
     told = case.run(shared_trips)

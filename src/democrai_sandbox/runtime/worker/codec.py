@@ -199,7 +199,10 @@ class Frame(NamedTuple):
 
     def kept(self) -> Frame:
         """Return it with its own copy of the memory."""
-        return self if self.size > LARGE else self._replace(text=bytes(self.text), raw=bytes(self.raw))
+        in_memory = self.flags & _IN_MEMORY  # then only the text was received, and the values stay where they are
+        if (len(self.text) if in_memory else self.size) > LARGE:
+            return self
+        return self._replace(text=bytes(self.text), raw=self.raw if in_memory else bytes(self.raw))
 
 
 def decode(frame: Frame) -> tuple[Any, int]:
