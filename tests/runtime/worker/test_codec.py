@@ -223,6 +223,50 @@ def test_a_kept_frame_does_not_change_when_more_is_received(case):
     assert case.run(kept_frames) == {"small": True, "in memory": True, "text": True}
 
 
+def sent_by_finalizers(world):
+    """Send messages while garbage collections run finalizers that send others."""
+    import gc
+    import socket
+    import threading
+
+    from democrai_sandbox.runtime.worker.codec import LARGEST
+    from democrai_sandbox.runtime.worker.host_client import WorkerSocket
+
+    ours, theirs = socket.socketpair()
+    line, message, begun = WorkerSocket(theirs.detach(), LARGEST), [[[]] * 2_000], []
+
+    class Circle:
+        def __init__(self):
+            self.own = self
+
+        def __del__(self):
+            begun.append(True)
+            line.send(["finalizer"])
+
+    def drain():
+        while ours.recv(1 << 20):
+            pass
+
+    def send():
+        for count in range(0, 700, 50):
+            gc.collect()
+            Circle()
+            junk = [[] for _ in range(count)]
+            line.send(message)
+            del junk
+
+    threading.Thread(target=drain, daemon=True).start()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(20)
+    return [sender.is_alive(), len(begun) > 0]
+
+
+def test_finalizers_may_send_while_a_message_is_encoded(case):
+    """A garbage collection can happen while a message is encoded, and no lock is held then."""
+    assert case.run(sent_by_finalizers) == [False, True]
+
+
 def test_large_values_are_passed_in_shared_memory(case):
     """One frame at a time in each direction, until the other side has read it; the socket carries all others."""
     told = case.run(shared_trips)

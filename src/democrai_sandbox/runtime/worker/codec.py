@@ -130,6 +130,20 @@ def encode_parts(message: Any, *, largest: int = LARGEST, shared: SharedMemory |
 
     With shared memory the frame must be sent, in the order in which frames were encoded.
     """
+    return frame_of(write(message, largest=largest), shared)
+
+
+class Written(NamedTuple):
+    """A message that is encoded, but not framed yet."""
+
+    text: bytes
+    blobs: list[bytes]
+    size: int
+    """Bytes of the blobs."""
+
+
+def write(message: Any, *, largest: int = LARGEST) -> Written:
+    """Do the first and longer part of ``encode_parts``, which does not depend on other frames."""
     message = plain(message, lists=True)
     blobs: list[bytes] = []
     try:
@@ -139,8 +153,14 @@ def encode_parts(message: Any, *, largest: int = LARGEST, shared: SharedMemory |
     rest = sum(map(len, blobs)) if blobs else 0
     if len(text) + rest > largest:
         raise InvalidInputError.of(f"the message has {len(text) + rest} bytes; at most {largest} are allowed")
+    return Written(text.encode("ascii"), blobs, rest)
+
+
+def frame_of(written: Written, shared: SharedMemory | None) -> tuple[bytes, ...]:
+    """Do the other part of ``encode_parts``."""
+    text, blobs, rest = written
     flags = 0 if shared is None else shared.flags(blobs, rest)
-    head = _pack(len(text), rest, len(blobs) | flags) + text.encode("ascii")
+    head = _pack(len(text), rest, len(blobs) | flags) + text
     if not blobs or flags & _IN_MEMORY:
         return (head,)
     return (head, *blobs) if rest > LARGE and len(blobs) <= _MOST_PARTS else (b"".join((head, *blobs)),)
