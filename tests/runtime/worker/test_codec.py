@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 
@@ -265,6 +266,40 @@ def sent_by_finalizers(world):
 def test_finalizers_may_send_while_a_message_is_encoded(case):
     """A garbage collection can happen while a message is encoded, and no lock is held then."""
     assert case.run(sent_by_finalizers) == [False, True]
+
+
+def no_more_descriptors(world):
+    """Create memory while only one more descriptor may be opened."""
+    import os
+    import resource
+
+    from democrai_sandbox.runtime.worker.codec import SharedMemory
+
+    held, before = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+    told = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        os.close(held.pop())
+    try:
+        for _ in range(2):
+            try:
+                SharedMemory.create()
+            except OSError as error:
+                told.append(error.errno)
+        held.append(os.dup(0))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    return told
+
+
+def test_memory_that_cannot_be_mapped_leaves_no_descriptor(case):
+    """Mapping it needs a second descriptor."""
+    assert case.run(no_more_descriptors) == [errno.EMFILE] * 2
 
 
 def test_large_values_are_passed_in_shared_memory(case):

@@ -91,9 +91,13 @@ class SharedMemory:
     def create(cls) -> SharedMemory:
         """Create memory whose size no process can change."""
         descriptor = os.memfd_create("worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, 2 * _HALF)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return cls(descriptor, host=True)
+        try:
+            os.ftruncate(descriptor, 2 * _HALF)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            return cls(descriptor, host=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def close_descriptor(self) -> None:
         """Close the descriptor, when the other process has it; the memory stays mapped."""
