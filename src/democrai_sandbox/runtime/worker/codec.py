@@ -103,6 +103,10 @@ class SharedMemory:
         """Close the descriptor, when the other process has it; the memory stays mapped."""
         os.close(self.descriptor)
 
+    def unmap(self) -> None:
+        """Give up the memory, which nobody uses. Errors with a traceback may keep this object alive."""
+        self.outgoing = self.incoming = memoryview(b"")
+
     def flags(self, blobs: list[bytes], size: int) -> int:
         """Return the flags of the next frame, and take its bytes values if they fit."""
         was_read, self.was_read = self.was_read, False
