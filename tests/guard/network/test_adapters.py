@@ -264,7 +264,50 @@ def known_names(world):
     return asyncio.run(main())
 
 
+def changing_url(world):
+    """Ask with a request whose URL is another object each time, then by another subject with one of these URLs."""
+    import asyncio
+    from types import SimpleNamespace
+
+    import aiohttp
+    from yarl import URL
+
+    base = world.url("http")
+    allowed, other = URL(f"{base}/allowed"), URL(f"{base}/other")
+
+    class Odd:
+        method, headers = "GET", {}
+
+        def __init__(self):
+            self._left = [other, other, allowed, allowed]
+
+        url = property(lambda self: self._left.pop())
+
+    async def main():
+        async with aiohttp.ClientSession() as session:
+
+            async def check(request):
+                session.connector.connect(request, [], aiohttp.ClientTimeout()).close()
+                return "passed"
+
+            async def told(who, path, request):
+                try:
+                    return await world.guard(rule(f"{base}{path}", "receive"), subject=who).run(check, request)
+                except Exception as error:
+                    return tell(error).replace(base, "")
+
+            plain = SimpleNamespace(url=other, method="GET", headers={})
+            return [await told("one", "/allowed", Odd()), await told("two", "/other", plain)]
+
+    return asyncio.run(main())
+
+
 class TestPools:
+    @pytest.mark.once  # concerns the client alone
+    def test_a_changing_url_does_not_change_the_check_of_others(self, net):
+        """A URL is checked by its own text, whichever request was checked before."""
+        assert net.run(changing_url, loaded=True) == ["passed", "passed"]
+
     @pytest.mark.parametrize("place", PLACES)
     @pytest.mark.parametrize("client", SHARED)
     def test_connections_are_kept_apart(self, net, client, place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 
@@ -196,6 +197,109 @@ def shared_trips(world):
         lie(b'["t",[50001],{"t":0}]', 50_000, 1 << 31 | 1, FrameReader(shared=ours)),
     ]
     return told
+
+
+def kept_frames(world):
+    """Keep frames while more bytes are received into the same buffer."""
+    import os
+
+    from democrai_sandbox.runtime.worker.codec import FrameReader, SharedMemory, decode, encode_parts
+
+    ours = SharedMemory.create()
+    theirs = SharedMemory(os.dup(ours.descriptor), host=False)
+    told = {}
+    for name, message in {"small": ["a", b"b"], "in memory": ["a", b"b" * 100_000], "text": ["a" * 50_000]}.items():
+        inbox, data = FrameReader(shared=ours), b"".join(encode_parts(message, shared=theirs))
+        inbox.room[: len(data)] = data
+        inbox.add(len(data))
+        frame = inbox.next().kept()
+        inbox.keep()
+        inbox.room[:] = bytes(len(inbox.room))
+        told[name] = decode(frame)[0] == message
+    return told
+
+
+def test_a_kept_frame_does_not_change_when_more_is_received(case):
+    """The host keeps a frame of a worker that has used up its budget, and receives meanwhile."""
+    assert case.run(kept_frames) == {"small": True, "in memory": True, "text": True}
+
+
+def sent_by_finalizers(world):
+    """Send messages while garbage collections run finalizers that send others."""
+    import gc
+    import socket
+    import threading
+
+    from democrai_sandbox.runtime.worker.codec import LARGEST
+    from democrai_sandbox.runtime.worker.host_client import WorkerSocket
+
+    ours, theirs = socket.socketpair()
+    line, message, begun = WorkerSocket(theirs.detach(), LARGEST), [[[]] * 2_000], []
+
+    class Circle:
+        def __init__(self):
+            self.own = self
+
+        def __del__(self):
+            begun.append(True)
+            line.send(["finalizer"])
+
+    def drain():
+        while ours.recv(1 << 20):
+            pass
+
+    def send():
+        for count in range(0, 700, 50):
+            gc.collect()
+            Circle()
+            junk = [[] for _ in range(count)]
+            line.send(message)
+            del junk
+
+    threading.Thread(target=drain, daemon=True).start()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(20)
+    return [sender.is_alive(), len(begun) > 0]
+
+
+def test_finalizers_may_send_while_a_message_is_encoded(case):
+    """A garbage collection can happen while a message is encoded, and no lock is held then."""
+    assert case.run(sent_by_finalizers) == [False, True]
+
+
+def no_more_descriptors(world):
+    """Create memory while only one more descriptor may be opened."""
+    import os
+    import resource
+
+    from democrai_sandbox.runtime.worker.codec import SharedMemory
+
+    held, before = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+    told = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        os.close(held.pop())
+    try:
+        for _ in range(2):
+            try:
+                SharedMemory.create()
+            except OSError as error:
+                told.append(error.errno)
+        held.append(os.dup(0))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    return told
+
+
+def test_memory_that_cannot_be_mapped_leaves_no_descriptor(case):
+    """Mapping it needs a second descriptor."""
+    assert case.run(no_more_descriptors) == [errno.EMFILE] * 2
 
 
 def test_large_values_are_passed_in_shared_memory(case):

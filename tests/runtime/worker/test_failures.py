@@ -348,6 +348,28 @@ def starts_story(world):
     return run(story)
 
 
+def kept_errors(world):
+    worker, _ = make_worker(world, "", interpreter="/nonexistent/python")
+
+    async def story():
+        before, errors = len(os.listdir("/proc/self/fd")), []
+        for _ in range(3):
+            try:
+                await worker.start()
+            except Exception as error:
+                errors.append(error)
+        told = [len(errors), len(os.listdir("/proc/self/fd")) - before]
+        await worker.stop()
+        return told
+
+    return run(story)
+
+
+def test_the_error_of_a_worker_that_cannot_start_keeps_no_descriptor(case):
+    """The host may keep the error, and with it the frames of its traceback."""
+    assert case.run(kept_errors) == [3, 0]
+
+
 def test_a_worker_that_cannot_start_says_why_and_is_left_alone_for_a_while_after_three_times(case):
     """Errors of its import are reported as in process, and an import that never finishes is stopped."""
     told = case.run(starts_story)

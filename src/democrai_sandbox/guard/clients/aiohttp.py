@@ -54,10 +54,11 @@ def _connect(original: Method) -> Method:
 
     def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal latest
+        target = req.url  # read once, because it may be another object each time
         known, url = latest
-        if req.url is not known:
-            url = str(req.url)
-            latest = (req.url, url)
+        if target is not known:
+            url = str(target)
+            latest = (target, url)
         if type(self) is own and url.startswith(HTTP_PREFIXES) and "Upgrade" not in req.headers:
             _core.request(req.method, url)
         elif is_web(url):

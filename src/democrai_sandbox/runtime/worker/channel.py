@@ -487,6 +487,7 @@ class Channel:
         except BaseException as error:
             lane.close()
             control.close()
+            shared.unmap()
             if isinstance(error, OSError):
                 raise WorkerFailed(spec.label, f"the worker could not be started: {error}") from error
             raise

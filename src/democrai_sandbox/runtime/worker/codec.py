@@ -91,13 +91,21 @@ class SharedMemory:
     def create(cls) -> SharedMemory:
         """Create memory whose size no process can change."""
         descriptor = os.memfd_create("worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, 2 * _HALF)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return cls(descriptor, host=True)
+        try:
+            os.ftruncate(descriptor, 2 * _HALF)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            return cls(descriptor, host=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def close_descriptor(self) -> None:
         """Close the descriptor, when the other process has it; the memory stays mapped."""
         os.close(self.descriptor)
+
+    def unmap(self) -> None:
+        """Give up the memory, which nobody uses. Errors with a traceback may keep this object alive."""
+        self.outgoing = self.incoming = memoryview(b"")
 
     def flags(self, blobs: list[bytes], size: int) -> int:
         """Return the flags of the next frame, and take its bytes values if they fit."""
@@ -130,6 +138,20 @@ def encode_parts(message: Any, *, largest: int = LARGEST, shared: SharedMemory |
 
     With shared memory the frame must be sent, in the order in which frames were encoded.
     """
+    return frame_of(write(message, largest=largest), shared)
+
+
+class Written(NamedTuple):
+    """A message that is encoded, but not framed yet."""
+
+    text: bytes
+    blobs: list[bytes]
+    size: int
+    """Bytes of the blobs."""
+
+
+def write(message: Any, *, largest: int = LARGEST) -> Written:
+    """Do the first and longer part of ``encode_parts``, which does not depend on other frames."""
     message = plain(message, lists=True)
     blobs: list[bytes] = []
     try:
@@ -139,8 +161,14 @@ def encode_parts(message: Any, *, largest: int = LARGEST, shared: SharedMemory |
     rest = sum(map(len, blobs)) if blobs else 0
     if len(text) + rest > largest:
         raise InvalidInputError.of(f"the message has {len(text) + rest} bytes; at most {largest} are allowed")
+    return Written(text.encode("ascii"), blobs, rest)
+
+
+def frame_of(written: Written, shared: SharedMemory | None) -> tuple[bytes, ...]:
+    """Do the other part of ``encode_parts``."""
+    text, blobs, rest = written
     flags = 0 if shared is None else shared.flags(blobs, rest)
-    head = _pack(len(text), rest, len(blobs) | flags) + text.encode("ascii")
+    head = _pack(len(text), rest, len(blobs) | flags) + text
     if not blobs or flags & _IN_MEMORY:
         return (head,)
     return (head, *blobs) if rest > LARGE and len(blobs) <= _MOST_PARTS else (b"".join((head, *blobs)),)
@@ -199,7 +227,10 @@ class Frame(NamedTuple):
 
     def kept(self) -> Frame:
         """Return it with its own copy of the memory."""
-        return self if self.size > LARGE else self._replace(text=bytes(self.text), raw=bytes(self.raw))
+        in_memory = self.flags & _IN_MEMORY  # then only the text was received, and the values stay where they are
+        if (len(self.text) if in_memory else self.size) > LARGE:
+            return self
+        return self._replace(text=bytes(self.text), raw=self.raw if in_memory else bytes(self.raw))
 
 
 def decode(frame: Frame) -> tuple[Any, int]:

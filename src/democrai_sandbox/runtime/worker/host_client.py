@@ -15,7 +15,7 @@ from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputEr
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
 from .calls import present_number
-from .codec import FrameReader, SharedMemory, encode_parts, unsent
+from .codec import FrameReader, SharedMemory, frame_of, unsent, write
 from .process import CallIdentity
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ class WorkerSocket:
 
     def send(self, message: Any) -> None:
         """Send a message. Raise ``InvalidInputError``, without sending, if it cannot be encoded."""
+        # Not under the lock: a garbage collection may run code of the subject, which may send a message, too.
+        written = write(message, largest=self._largest)
         with self._writing:
-            first, *parts = encode_parts(message, largest=self._largest, shared=self._shared)
+            first, *parts = frame_of(written, self._shared)
             if not parts:
                 self._socket.sendall(first)
                 return
