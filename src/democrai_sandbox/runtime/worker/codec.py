@@ -104,7 +104,7 @@ class SharedMemory:
         os.close(self.descriptor)
 
     def unmap(self) -> None:
-        """Give up the memory, which nobody uses. Errors with a traceback may keep this object alive."""
+        """Give up the memory. Errors with a traceback may keep this object alive."""
         self.outgoing = self.incoming = memoryview(b"")
 
     def flags(self, blobs: list[bytes], size: int) -> int:
