@@ -14,7 +14,7 @@ from tests.kernel.appcase import interpreter_for_all, needs_other_user, short_fo
 
 LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 WORKER = {"isolation": {"default": "process"}}
-LIMIT = 150
+LIMIT = 110
 USER = 47_113
 """A user without other processes, because the kernel counts all processes of a user."""
 MODULE = """
@@ -83,6 +83,7 @@ def forks(world):
     os.setgroups([])
     os.setgid(USER)
     os.setuid(USER)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the other tests use the other processors
     lab = world.load(LAB)["Lab"](world)
     house = lab.house
     program = {"resource_type": "system_dependency", "operation": "execute", "target": "sh"}
@@ -118,7 +119,8 @@ def forks(world):
             others.add(await lab.action("good", "pid") == good)
             longest = max(longest, time.monotonic() - begin)
             most = max(most, len(processes()))
-            if most > 0.8 * LIMIT and late is None:
+            if most > 0.8 * LIMIT and type(late) is not list:
+                house.runtime.modules.loaded("late").worker.rest()
                 late = await code_of("pid", module="late")
             program = await asyncio.create_subprocess_exec("/bin/true")
             assert await program.wait() == 0
@@ -159,11 +161,12 @@ def test_a_fork_bomb_reaches_its_limit_and_nothing_else(monkeypatch, apart):
     told = as_user(monkeypatch, forks, apart)
     assert told["threads"] == ["extension_limit_reached", "processes"]
     assert told["bomb"] == ["worker_timeout", ""]
-    assert told["late"] == ["extension_limit_reached", "processes"]  # a start needs threads
+    # A start needs threads. It succeeds if there is room at this moment.
+    assert type(told["late"]) is int or told["late"] == ["extension_limit_reached", "processes"]
     assert told["programs"] == [0, "end\n", []]
     assert LIMIT / 2 < told["most"] <= LIMIT  # threads count too
     assert told["others"] == [True]
-    assert told["longest"] < 2
+    assert told["longest"] < 3
     assert (told["left"], told["alive"], told["counted"]) == (0, [True] * 3, 1)
 
 
