@@ -42,7 +42,7 @@ class Story:
         status, said = self._call("/modules/weather/actions/fetch", {"params": {"url": self._page}}, self._uma)
         if status != 403:  # noqa: PLR2004 - what it is to be
             raise NotStarted(f"expected a denial, got {status}: {said}")
-        print(f"   It is stopped, because nobody has allowed that:\n\n      {said['detail']}")
+        print(f"   It is denied, because no rule or approval permits it:\n\n      {said['detail']}")
         print(textwrap.indent(str(said["hint"]), "      "), "\n")
         return str(said["pending_request_id"])
 
