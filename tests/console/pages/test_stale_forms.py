@@ -51,13 +51,13 @@ def test_a_form_that_is_sent_twice_approves_once(desk, ada):
 
 def test_a_stale_unasked_decision_does_not_end_a_newer_denial(desk, ada):
     """The same for decisions from an explanation."""
-    access = desk.store.request(desk.ask("https://stale-unasked.example/v1")).access
+    access = desk.store.request(desk.ask("https://stale-explained.example/v1")).access
     rule = {"subject": str(access.subject), "access": "network:receive", "target": access.target, "effect": "approval"}
     filled = form(ada.post("/explain/decide", data=rule), "/explain/decide")
     denial = deny(desk, access)
     answer = ada.post("/explain/decide", data={**filled, "confirmed": "yes"})
     assert answer.status_code == 409
-    assert [found.id for found in live(desk, "stale-unasked.example")] == [denial.id]
+    assert [found.id for found in live(desk, "stale-explained.example")] == [denial.id]
 
 
 def test_a_request_whose_choice_was_decided_meanwhile_is_a_conflict(desk, ada):
