@@ -188,8 +188,8 @@ class HostSocket:
             self._loop.remove_writer(self._socket.fileno())
             self._forget_unsent()
             self._held = None
-            self._shared = None
-            self._inbox.close()
+            if self._shared is not None:
+                self._shared.unmap()
             self._socket.close()
 
     # ---- reading -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Frames: messages between host and worker over a socket.
 
-A frame is a header, a JSON text, and the raw bytes values of the message. Large ones are passed in shared memory.
+A frame is a header, a JSON text, and the raw bytes values of the message, if they are not in shared memory.
 Reading a frame creates only plain data, in linear time and within limits (``guard/_core/edge/worker_messages.c``). The
 native JSON functions are called directly, because guarded code could replace those of the ``json`` module.
 """
@@ -313,10 +313,6 @@ class FrameReader:
         """Let the other side use the memory of a decoded frame again."""
         if frame.flags & _IN_MEMORY and self._shared is not None:
             self._shared.was_read = True
-
-    def close(self) -> None:
-        """Give up the shared memory."""
-        self._shared = None
 
     def _found(self) -> Frame | None:
         if self._begun is not None:
