@@ -60,7 +60,7 @@ def _connect(original: Method) -> Method:
             url = str(target)
             latest = (target, url)
         if type(self) is own and url.startswith(HTTP_PREFIXES) and "Upgrade" not in req.headers:
-            _core.request(req.method, url)
+            _core.request(req.method, url)  # the usual case, without further calls in Python
         elif is_web(url):
             if type(self) is not own:
                 return connect_with_ticket(self, req, url, *args, **kwargs)
