@@ -322,10 +322,27 @@ class Apart(Generic[_T]):
             return pools
 
 
+_creation = Lock()
+
+
 def apart(owner: Any, kind: type[Apart[_T]] = Apart) -> Apart[_T]:
     """Return the subjects' pools of this object."""
-    found: Apart[_T] | None = owner.__dict__.get(_NAME)
-    return owner.__dict__.setdefault(_NAME, kind()) if found is None else found
+    found: Apart[_T] | None = _pools_of(owner)
+    if found is None:
+        with _creation:
+            found = _pools_of(owner)
+            if found is None:
+                found = kind()
+                object.__setattr__(owner, _NAME, found)
+    return found
+
+
+def _pools_of(owner: Any) -> Any:
+    """Return the value of the attribute without ``__dict__``, which would slow all accesses to attributes down."""
+    try:
+        return object.__getattribute__(owner, _NAME)
+    except AttributeError:
+        return None
 
 
 def drained(owner: Any) -> list[Any]:

@@ -120,7 +120,9 @@ static PyObject *finish(Call *call, Py_ssize_t at, int how, PathText *text, Reso
     PyObject *result = answers ? stat_handle(where, text) : call_through(call, at, how, text, where);
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    close(where->fd);
+    if (where->fd >= 0) {
+        close(where->fd);
+    }
     PyErr_Restore(type, value, trace);
     return result;
 }
@@ -297,7 +299,9 @@ PyObject *on_entry(State *state, Call *call)
             bool file = strcmp(call->row->name, "is_file") == 0;
             result = PyBool_FromLong(file ? S_ISREG(where.info.st_mode) : S_ISDIR(where.info.st_mode));
         }
-        close(where.fd);
+        if (where.fd >= 0) {
+            close(where.fd);
+        }
     }
     Py_DECREF(text.object);
     return result;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Whether a context that guarded code opened excludes the path: an approval cannot widen such a context. */
@@ -104,7 +105,7 @@ int require(State *state, const char *path, unsigned wanted)
 
 /* Masks of the latest paths: the same file is often written, read and looked at in turn. Rules do not change during an
  * activation. */
-enum { LATEST = 8, LONGEST_KEPT = 192 };
+enum { LATEST = 64, LONGEST_KEPT = 192 };
 static struct {
     uint64_t serial; /* of the activation */
     size_t length;
@@ -120,7 +121,7 @@ void location_masks_forget(void)
 
 unsigned location_mask(State *state, const char *path)
 {
-    size_t length = strlen(path), at = length == 0 ? 0 : (length ^ (size_t)path[length - 1]) % LATEST;
+    size_t length = strlen(path), at = length == 0 ? 0 : (length * 5 ^ (size_t)path[length - 1]) % LATEST;
     if (latest[at].serial == state->serial && latest[at].length == length && LIKELY(!candidates_held) &&
         memcmp(latest[at].path, path, length) == 0) {
         return latest[at].mask;
@@ -149,6 +150,69 @@ static int open_handle(const char *path, int how, bool directory)
     memcpy(folder, path, length);
     folder[length] = '\0';
     return open_beneath(folder, O_PATH | O_DIRECTORY, 0);
+}
+
+/* Folders of code that are known to be reached without a link, with the end of that knowledge. */
+enum { KNOWN_FOLDERS = 128, SECONDS_KNOWN = 1 };
+static struct {
+    size_t length;
+    time_t until;
+    char path[LONGEST_KEPT];
+} known_folders[KNOWN_FOLDERS];
+
+/* Whether no subject can put a link anywhere on the path: it is code of the host, or a folder above it. */
+static bool stays_in_place(unsigned mask)
+{
+    bool code = (mask & FLAG_CODE) && (mask & FLAG_READ_ONLY) && !(mask & OP_WRITING);
+    return (code || (mask & FLAG_ABOVE)) && LIKELY(!code_is_writable);
+}
+
+/* Whether the first `length` characters of the path are a folder that is reached without a link. */
+static bool folder_has_no_link(const char *path, size_t length)
+{
+    struct timespec now;
+    bool found;
+    if (length >= LONGEST_KEPT || clock_gettime(CLOCK_MONOTONIC_COARSE, &now) < 0) {
+        return false;
+    }
+    if (length == 0) {
+        return true; /* the root */
+    }
+    size_t letters = (unsigned char)path[length - 1] * 5u + (unsigned char)path[length / 2] * 3u;
+    size_t at = (length + letters) % KNOWN_FOLDERS;
+    if (known_folders[at].length == length && now.tv_sec < known_folders[at].until &&
+        memcmp(known_folders[at].path, path, length) == 0) {
+        return true;
+    }
+    char folder[LONGEST_KEPT];
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    Py_BEGIN_ALLOW_THREADS
+    int fd = open_beneath(folder, O_PATH | O_DIRECTORY, 0);
+    found = fd >= 0 && close(fd) == 0;
+    Py_END_ALLOW_THREADS
+    if (!found) {
+        return false;
+    }
+    memcpy(known_folders[at].path, path, length);
+    known_folders[at].length = length;
+    known_folders[at].until = now.tv_sec + SECONDS_KNOWN;
+    return true;
+}
+
+/* Asks for the metadata of a path that stays in place in one system call. False if that is not possible because a link
+ * leads there, or may lead there; otherwise *failed is 0 or the error. */
+static bool stat_in_place(const char *path, int how, Resolved *out, int *failed)
+{
+    if (!folder_has_no_link(path, (size_t)(strrchr(path, '/') - path))) {
+        return false;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    *failed = lstat(path, &out->info) < 0 ? errno : 0;
+    Py_END_ALLOW_THREADS
+    out->told = *failed == 0;
+    out->fd = -1;
+    return !(out->told && (how & FOLLOW) && S_ISLNK(out->info.st_mode));
 }
 
 /* Removes the name from the folder of the handle, and closes it. Returns 0 or the error. */
@@ -266,7 +330,8 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
 {
     bool directory = text->directory && !(how & PARENT);
     how |= directory ? FOLLOW : 0;
-    out->granted = location_mask(state, text->text) & wanted;
+    unsigned mask = location_mask(state, text->text);
+    out->granted = mask & wanted;
     bool inside = sufficient(out->granted, wanted, how),
          decided = inside && !text->dotted && !path_is_memory(text->text);
     if (text->dotted && check_dots(state, text) < 0) {
@@ -277,8 +342,15 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
         shadow_open(state, out->path, how & ANY ? 0 : wanted, how & ANY ? wanted : 0);
     }
     strcpy(out->path, text->text);
-    int failed = decided ? 0 : find_location(text, how & FOLLOW, out->path);
+    int failed = 0;
     bool looks = (how & LOOK) && !decided && may_be_looked_at(state, text->text);
+    if ((decided || looks) && (how & STAT) && !text->dotted && !directory && stays_in_place(mask) &&
+        stat_in_place(out->path, how, out, &failed)) {
+        out->granted = wanted;
+        errno = failed;
+        return failed ? (errno_error(text->shown), -1) : 0;
+    }
+    failed = decided ? 0 : find_location(text, how & FOLLOW, out->path);
     for (int attempt = 0; attempt < 8; attempt++) {
         if (!decided && looks && may_be_looked_at(state, out->path)) {
             out->granted = wanted;

@@ -302,6 +302,9 @@ int path_canonical(const char *raw, int follow, char *out)
 {
     char work[PATH_MAX], rest[PATH_MAX] = "", joined[PATH_MAX];
     strcpy(work, raw);
+    for (size_t end = strlen(work); end > 1 && work[end - 1] == '/';) {
+        work[--end] = '\0'; /* the caller asks for a folder; a link with another target is followed too */
+    }
     if (!follow && shift_last(work, rest) && is_dots(rest)) {
         strcpy(work, raw);
         rest[0] = '\0';

@@ -449,6 +449,31 @@ static void keep_in_place(Policy *policy, const char *path, const char *where, u
     insert(policy, path, strlen(path), used)->read_only = 1;
 }
 
+bool code_is_writable = false;
+
+/* Whether the policy has an entry that allows writing below code of the host. */
+static bool writes_below_code(const Policy *policy)
+{
+    PathKey key;
+    char path[PATH_MAX];
+    for (size_t i = 0; i < policy->slots; i++) {
+        const Entry *entry = &policy->table[i];
+        bool owned = entry->owned & OP_WRITING;
+        if (!owned && (entry->read_only || !(entry->declared & OP_WRITING))) {
+            continue;
+        }
+        memcpy(path, policy->arena + entry->offset, entry->length);
+        path[entry->length] = '\0';
+        path_key(&key, path);
+        for (int part = 0; part < key.count - !owned; part++) {
+            if (find_slot(policy, key.hash[part], path, key.length[part])->read_only) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static int fill(Policy *policy, PyObject *entries, PyObject *places)
 {
     uint32_t used = 0;
@@ -509,6 +534,7 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
     int result =
         policy->table && policy->listed && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
     result = result < 0 ? -1 : put_in_order(policy);
+    code_is_writable = code_is_writable || (result == 0 && writes_below_code(policy));
     Py_DECREF(places);
     return result;
 }

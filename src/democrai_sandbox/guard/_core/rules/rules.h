@@ -227,6 +227,7 @@ unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned g
 extern size_t importable_lookups; /* lookups of masks that depended on files */
 bool policy_gives_below(const Policy *policy, const char *path, bool owned);
 int file_may_be_subjects(const char *path);
+extern bool code_is_writable; /* a policy of this process has allowed writing below code of the host */
 PyObject *core_is_importable(PyObject *module, PyObject *args);
 
 #endif
