@@ -73,7 +73,7 @@ class Case:
     within: float | None = None
     """Maximum seconds of the guarded turn."""
     samples: int | None = None
-    """Total number of rounds of one turn each, for slow operations."""
+    """Total number of rounds of one turn each in a full run, for slow operations."""
     popular: bool = False
     """Whether it needs popular packages: it is measured in the environment that has them."""
 

@@ -79,9 +79,13 @@ class Campaign:
 
     def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
         able = [worker for worker in workers if _is_wanted(case, worker.mode) and self._warm_up(case, worker)]
-        for _ in range(1 if case.samples else self._settings.rounds):
+        for _ in range(self._rounds(case)):
             times = {worker.column: self._sample(case, worker) for worker in self._shuffled(able)}
             self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
+
+    def _rounds(self, case: Case) -> int:
+        """Return the rounds of a case in one generation."""
+        return self._settings.rounds if case.samples is None else max(1, case.samples // FULL.generations)
 
     def _warm_up(self, case: Case, worker: WorkerProcess) -> bool:
         """Prepare the case in the worker, and determine the turns per part of a sample."""

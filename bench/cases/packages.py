@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.fixture import Fixture
     from bench.registry import Loop
 
-ROUNDS = 12
+ROUNDS = 24
 PACKAGES = {
     "pandas": "pandas",
     "matplotlib": "matplotlib.pyplot",
