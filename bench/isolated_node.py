@@ -62,14 +62,17 @@ class Node:
         return await self.runtime.modules.action(module, "read", {"path": path}, UMA)
 
     async def first_answers(self, turns: int) -> int:
-        """Replace the worker of a module before each call."""
-        start = perf_counter_ns()
+        """Call a module whose worker has been stopped, with no process left, before each call."""
+        spent = 0
         for _ in repeat(None, turns):
             worker = self.runtime.modules.loaded("m0").worker
             assert worker is not None
             worker.rest()
+            await asyncio.wait(worker._retiring)  # its end is not measured
+            start = perf_counter_ns()
             await self.read()
-        return perf_counter_ns() - start
+            spent += perf_counter_ns() - start
+        return spent
 
     async def approvals(self, turns: int) -> int:
         """Approve a file, and call the module until it can read it."""

@@ -34,8 +34,9 @@ def becomes_refused(function, *arguments):
 
 SAME = """
 def answers():
-    names = ["__init__.py", "missing", "", "inner", "inner/", "__init__.py/", "__init__.py/below", "inner/../__init__.py",
-             "link", "link/", "dangling", "dangling/", "to_inner", "to_inner/plain.py", "to_inner/../__init__.py"]
+    names = ["", "__init__.py", "missing", "inner", "inner/", "link", "link/", "dangling", "dangling/", "to_inner"]
+    names += ["__init__.py/", "__init__.py/below", "to_inner/plain.py", "inner/../__init__.py"]
+    names += ["to_inner/../__init__.py"]
     found = {}
     for name in names:
         path = here + "/" + name

@@ -7,6 +7,7 @@ import site
 import sys
 import sysconfig
 import tempfile
+from functools import cache
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import FileAccess, is_at_or_below, normalise_path
@@ -70,6 +71,9 @@ def entry(path: str, mask: int) -> Entry:
     return os.fsencode(normalise_path(path)), mask
 
 
+_SYSTEM_ENTRIES = tuple(entry(path, _READ) for path in _SYSTEM_FILES)
+
+
 def code_entries() -> Iterator[Entry]:
     """Yield the read-only code roots, and the paths that keep the import system's caches correct for the host."""
     yield entry("/dev/null", _READ | STREAM)
@@ -96,8 +100,9 @@ def runtime_entries() -> Iterator[Entry]:
 
 def data_entries() -> Iterator[Entry]:
     """Yield the paths that ``include_runtime_paths`` adds to the code roots: interpreter, system files, temp."""
-    for path in (*_prefixes(), os.path.realpath(sys.executable), *_SYSTEM_FILES):
+    for path in (*_prefixes(), os.path.realpath(sys.executable)):
         yield entry(path, _READ)
+    yield from _SYSTEM_ENTRIES
     yield entry(tempfile.gettempdir(), _SCRATCH)
 
 
@@ -107,10 +112,14 @@ def read_only_entries(further: Iterable[str] = ()) -> tuple[Entry, ...]:
     The whole environment is included, not only its packages, because another ``pyvenv.cfg`` or interpreter is code as
     well.
     """
-    named = [path for path in (*_prefixes(), sys.executable, *_code_roots(), *further) if path]
-    places = dict.fromkeys((*named, *map(os.path.realpath, named)))
+    places: dict[str, None] = {}
+    links: dict[str, None] = {}
+    for path in dict.fromkeys((*_prefixes(), sys.executable, *_code_roots(), *further)):
+        if path:
+            found = dict.fromkeys(_links_to(path))
+            links |= found
+            places |= dict.fromkeys((path, os.path.realpath(path)) if found else (path,))
     fixed = [entry(path, READ_ONLY) for path in places if normalise_path(path) != "/"]
-    links = dict.fromkeys(link for path in named for link in _links_to(path))
     return (*fixed, *(entry(link, PINNED) for link in links))
 
 
@@ -174,10 +183,17 @@ def protected_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
     return tuple(entry(path, PROTECTED) for path in paths)
 
 
-def _code_roots() -> set[str]:
+@cache
+def _installed(*_prefixes: str) -> frozenset[str]:
+    """Return the folders of the standard library and of packages below these prefixes, which are the current ones."""
     known = sysconfig.get_paths()  # each call computes all of them
-    roots = {known[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    roots.update(site.getsitepackages())
+    return frozenset(
+        (*(known[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())
+    )
+
+
+def _code_roots() -> set[str]:
+    roots = set(_installed(*_prefixes()))
     if site.ENABLE_USER_SITE:
         roots.add(site.getusersitepackages())
     roots.add(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

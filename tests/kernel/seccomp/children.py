@@ -14,7 +14,8 @@ import asyncio, ctypes, errno, json, os, select, signal, socket, subprocess, sys
 from dataclasses import replace
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.seccomp import (
-    APPLICATION, NO_EXEC, Inet, Profile, apply, child_profile, now, program, support, this_architecture
+    APPLICATION, NO_EXEC, Inet, Profile, apply, child_profile, give_up_programs, now, program, support,
+    this_architecture
 )
 from democrai_sandbox.kernel.seccomp.syscalls import TABLE
 

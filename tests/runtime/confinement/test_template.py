@@ -240,12 +240,12 @@ def test_preloaded_packages_are_imported_in_every_worker(case):
     assert case.run(preloaded)["imported"] is True
 
 
-def test_the_command_names_the_environment_only_with_packages():
-    """Without packages the template serves workers of every environment."""
+def test_the_command_names_the_environment_and_the_packages():
+    """The template uses the host's environment, which most workers have."""
     from democrai_sandbox.runtime.child_process import PREFIX
     from democrai_sandbox.runtime.worker.process import template_command
 
-    assert template_command()[-2:] == ("template", "")
+    assert template_command()[-2:] == ("template", PREFIX)
     assert template_command(["numpy"])[-3:] == ("template", PREFIX, "numpy")
     assert Path(template_command()[0]).is_absolute()
 

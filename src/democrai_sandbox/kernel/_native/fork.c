@@ -1,8 +1,8 @@
 /* Fork of the template process: a worker that continues in the interpreter of the template, confined like a child of
  * spawn.
  *
- * The template forks twice. The first fork ends immediately, so the kernel makes the second one, the worker, a child of
- * the spawn server, which is the next subreaper. The template must have a single thread. */
+ * The template forks twice. The first fork only borrows its memory, and ends immediately, so the kernel makes the second
+ * one, the worker, a child of the spawn server, which is the next subreaper. The template must have a single thread. */
 #include "spawn.h"
 
 #include <errno.h>
@@ -12,7 +12,8 @@
 
 enum { ENDED = 0, NOT_FORKED = 1 };
 
-/* The first fork: marks the worker before the server can see it as an orphan, and leaves it to the server. */
+/* In the first fork, which shares the memory of the waiting template: marks the worker before the server can see it as an
+ * orphan, and leaves it to the server. Returns only in the worker, on its own copy of the stack. */
 static pid_t fork_again(const Order *order)
 {
     Limit mark = order->limits[order->limit_count - 1];
@@ -53,7 +54,7 @@ static PyObject *fork_and_confine(Order *order)
 {
     pid_t server = getppid();
     PyOS_BeforeFork();
-    pid_t first = fork();
+    pid_t first = vfork(); /* without a copy of the page tables, which the kernel would have to take down again */
     if (first != 0) {
         int status = 0, failed = first < 0 ? errno : 0;
         PyOS_AfterFork_Parent();

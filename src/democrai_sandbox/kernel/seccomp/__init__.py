@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .filters import APPLICATION, NO_EXEC, Inet, Metadata, Profile, child_profile, program
-from .process_filter import apply, now, support
+from .process_filter import apply, give_up_programs, no_exec_program, now, support
 from .syscalls import Architecture, this_architecture
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "Profile",
     "apply",
     "child_profile",
+    "give_up_programs",
+    "no_exec_program",
     "now",
     "program",
     "support",

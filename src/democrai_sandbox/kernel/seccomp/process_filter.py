@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 
-from .filters import FIX_ARCHITECTURE, program, rows
+from .filters import FIX_ARCHITECTURE, NO_EXEC, program, rows
 from .syscalls import Action, Architecture, this_architecture
 
 if TYPE_CHECKING:
@@ -130,6 +131,27 @@ def apply(profile: Profile) -> ControlStatus:
         "synchronised": not offender,
     }
     return _measured(current, left_out, details)
+
+
+@cache
+def no_exec_program() -> bytes:
+    """Return the filter that kills a process which starts a program; empty on an unknown architecture."""
+    arch = this_architecture()
+    return b"" if arch is None else program(NO_EXEC, arch)
+
+
+def give_up_programs() -> str:
+    """Make the kernel kill this process if it ever starts a program. Call on its only thread.
+
+    Return the reason of a failure; empty also where filters cannot be applied, which the status shows.
+    """
+    code = no_exec_program()
+    try:
+        if code:
+            _alone(code)
+    except OSError as error:
+        return "" if error.errno in _LACKING | _REFUSED else os.strerror(error.errno or errno.EIO)
+    return ""
 
 
 def now(applied: ControlStatus) -> ControlStatus:

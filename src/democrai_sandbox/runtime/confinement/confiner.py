@@ -226,8 +226,10 @@ class Confiner:
         """Return whether the template process can be forked for this command."""
         start, rest = tuple(argv[:-4]), argv[-4:]
         template = self._spawner.template
-        mode = template[len(start) : len(start) + 2]
-        return bool(start) and template[: len(start)] == start and mode in (("template", ""), ("template", rest[0]))
+        if not start or template[: len(start) + 1] != (*start, "template"):
+            return False
+        environment, *packages = template[len(start) + 1 :]
+        return not packages or environment == rest[0]
 
     def release(self, prepared: PreparedConfinement) -> None:
         """Remove the cgroup with all processes in it. Never raises, because the process has already ended."""

@@ -106,6 +106,9 @@ def package_name(kind: str, name: str) -> str:
     return f"{PACKAGE}.{kind}.x_{safe}"
 
 
+_prepared: set[str] = set()
+
+
 def prepare(kind: str, name: str, folder: str) -> str:
     """Register the package of an extension with the import system, and return its name. Called by the host."""
     # First each time: a previously loaded extension may have inserted a finder, which would run in the guard of this
@@ -115,7 +118,9 @@ def prepare(kind: str, name: str, folder: str) -> str:
     parent, _, _ = package.rpartition(".")
     for outer in (PACKAGE, parent):
         sys.modules.setdefault(outer, _bare_package(outer, ()))
-    forget(package)
+    if package in _prepared:
+        forget(package)
+    _prepared.add(package)
     sys.modules[package] = _bare_package(package, (folder,))
     return package
 
@@ -125,6 +130,9 @@ def forget(package: str) -> None:
     # Iterate over a copy: other threads may import at the same time.
     for name in [name for name in list(sys.modules) if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
+
+
+_preloaded = False
 
 
 def preload() -> None:
@@ -138,9 +146,13 @@ def preload_modules() -> None:
 
     Import by name, because the SDK is a higher layer. The libraries are those that our code first needs inside a guard.
     """
+    global _preloaded  # noqa: PLW0603 - settled once
+    if _preloaded:  # by the template of this process
+        return
     for name in ("democrai_sandbox.sdk", "asyncio", "http.client", "json", "ssl", "traceback"):
         importlib.import_module(name)
     know_errors()
+    _preloaded = True
 
 
 def import_entry(package: str, entry: str, folder: str | None = None) -> None:

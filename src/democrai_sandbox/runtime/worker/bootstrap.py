@@ -1,7 +1,7 @@
 """First file of a worker process: ``bootstrap.py <packages> <environment> <lane> <control> <memory>``.
 
 Also of the template process, which is forked for workers: ``bootstrap.py <packages> template <environment> <package>...
-<link>``, with the environment and the packages to import in advance.
+<link>``, with the environment of most workers and the packages to import in advance.
 
 It runs before a guard exists, so it reads nothing that a subject can have written. The interpreter starts without
 ``site``: an environment's start-up files (``*.pth``, ``sitecustomize``) run later, inside the guard. Of the host's
@@ -45,16 +45,39 @@ def find_packages(packages: str) -> None:
     sys.meta_path.append(_Ours(("idna",), packages))
 
 
+_BASE = sys.prefix, sys.exec_prefix, sys.executable
+_used = ""
+
+
 def use_environment(environment: str) -> None:
-    """Configure this interpreter for the environment like ``site``, but without running code from it."""
-    if environment and sys.prefix != environment:
+    """Configure this interpreter for the environment like ``site``, but without running code from it.
+
+    Empty for none. The template has used another one, which is left.
+    """
+    global _used  # noqa: PLW0603 - one for the process
+    if environment == _used:
+        return
+    for folder in _packages(_used):
+        sys.path.remove(folder)
+    _used = environment
+    sys.prefix, sys.exec_prefix, sys.executable = _BASE
+    if environment not in ("", sys.prefix):
         sys.prefix = sys.exec_prefix = environment
         sys.executable = f"{environment}/bin/python"
-        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        sys.path.append(f"{environment}/lib/{version}/site-packages")
-        for name in ("site", "sysconfig"):  # imported by the template, for another environment
-            if name in sys.modules:
-                reload(sys.modules[name])
+    for name in ("site", "sysconfig"):  # imported by the template
+        if name in sys.modules:
+            reload(sys.modules[name])
+    sys.path += _packages(environment)
+
+
+def _packages(environment: str) -> list[str]:
+    """Return the folders of packages. An interpreter without a virtual environment can have several."""
+    if environment == _BASE[0]:
+        import site  # noqa: PLC0415 - does nothing by itself with -S
+
+        return site.getsitepackages(_BASE[:2])
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return [f"{environment}/lib/{version}/site-packages"] if environment else []
 
 
 def show_name() -> None:

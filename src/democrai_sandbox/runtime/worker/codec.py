@@ -12,7 +12,7 @@ import os
 import struct
 from json import encoder
 from json.encoder import encode_basestring_ascii
-from mmap import mmap
+from mmap import MAP_PRIVATE, mmap
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from democrai_sandbox.errors.extensions import FrameError
@@ -255,7 +255,7 @@ class FrameReader:
         self._shared = shared
         self._pieces = bytearray()
         """Unused bytes of earlier reads; empty while the room holds everything."""
-        self._room = bytearray(CHUNK)
+        self._room = mmap(-1, CHUNK, flags=MAP_PRIVATE)  # uses memory only as far as it is filled
         self.room = memoryview(self._room)
         """Buffer to receive into: allocated once, except for the rest of a large frame, which is received in place."""
         self._at = self._end = 0

@@ -254,8 +254,12 @@ def first_message(line: host_client.WorkerSocket) -> tuple[WorkerSpec, list[str]
     _, fields, words = message
     told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
     spec = WorkerSpec(**told)
-    if spec.no_exec:
-        give_up_programs()
+    if spec.no_exec:  # before the subject's code, on the only thread
+        from democrai_sandbox.kernel.seccomp import give_up_programs  # noqa: PLC0415 - only with a kernel layer
+
+        if reason := give_up_programs():
+            sys.stderr.write(f"the worker could not give up starting programs: {reason}\n")
+            os._exit(70)
     return spec, list(words)
 
 
@@ -273,20 +277,6 @@ def settle(lane: int, control: int, memory: int, environment: str) -> tuple[Call
     shared.close_descriptor()
     line = host_client.WorkerSocket(lane, spec.largest_frame, shared)
     return _WorkerMain(spec, line, first).settle(names, environment)
-
-
-def give_up_programs() -> None:
-    """Make the kernel kill this process if it ever starts a program.
-
-    Called on the only thread, before the subject's code.
-    """
-    from democrai_sandbox.kernel.seccomp import NO_EXEC, apply  # noqa: PLC0415 - only with a kernel layer
-    from democrai_sandbox.kernel.status import ControlState  # noqa: PLC0415 - likewise
-
-    status = apply(NO_EXEC)
-    if status.state is ControlState.PARTIAL:  # where filters are unsupported, the host knows already
-        sys.stderr.write(f"the worker could not give up starting programs: {status.reason}\n")
-        os._exit(70)
 
 
 def is_confined(spec: WorkerSpec) -> bool:

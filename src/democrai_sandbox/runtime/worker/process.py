@@ -228,10 +228,11 @@ def command_of(spec: WorkerSpec, lane: int, control: int, memory: int) -> list[s
 
 
 def template_command(packages: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the command of the template process for workers of the host's environment; ``packages`` are preloaded."""
-    environment = PREFIX if packages else ""
-    start = (BASE_INTERPRETER, *_OPTIONS, str(_BOOTSTRAP), str(_PACKAGES))
-    return (*start, "template", environment, *packages)
+    """Return the command of the template process, for the host's environment; ``packages`` are preloaded.
+
+    Without packages it can be forked for workers of every environment.
+    """
+    return (BASE_INTERPRETER, *_OPTIONS, str(_BOOTSTRAP), str(_PACKAGES), "template", PREFIX, *packages)
 
 
 def environment_of(spec: WorkerSpec) -> dict[str, str]:

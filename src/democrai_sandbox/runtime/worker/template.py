@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.kernel import _native
+from democrai_sandbox.kernel.seccomp import no_exec_program
 from democrai_sandbox.kernel.spawn import protocol
 from democrai_sandbox.kernel.spawn.children import MARKING
 from democrai_sandbox.runtime.extensions import importer
@@ -36,6 +37,7 @@ def serve(link: int, packages: Sequence[str]) -> list[str]:
     for name in packages:
         _preload(name)
     importer.preload_modules()
+    no_exec_program()
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     poll = select.poll()
     poll.register(link, select.POLLIN)
