@@ -119,13 +119,13 @@ GUARDED = """
 from democrai_sandbox import process_guard_context
 import importlib.machinery, importlib.util
 calls = {
-    "landlock_abi": (), "landlock_errno": (), "landlock_create": (4, 0, 0), "landlock_add_path": (3, 0, 4),
+    "landlock_abi": (), "landlock_errno": (), "landlock_create": (4, 0, 0), "landlock_add_path": (3, "/", 4, True),
     "landlock_add_port": (3, 80, 1), "landlock_add_own_proc": (3, 4), "landlock_restrict": (3,),
     "seccomp_install": (bytes(8), 0), "seccomp_mode": (), "no_new_privs": (), "set_subreaper": (),
     "set_dumpable": (False,), "set_parent_death_signal": (9,), "set_name": (b"x",),
     "drop_capabilities": (0,), "probe": ("unshare",), "receive": (0,), "tell": (1, b"x", -1), "hear": (0,),
     "exit_code": (0,), "strangers": (0, {}), "spawn": (b"S", [], [], 0, (10, 1), 0),
-    "fork_worker": (b"S", [], [], 0, (10, 1), 0), "supervise": (0, []),
+    "fork_worker": (), "confine_worker": (1, b"S", [], [], 0, (10, 1), 0), "supervise": (0, []),
 }
 FIELDS = ("NoNewPrivs", "CapBnd", "CapEff", "Seccomp")
 def everything(module):
@@ -170,7 +170,9 @@ BAD_ARGUMENTS = {
     "landlock_create(1.0, 0, 0)": "TypeError",
     "landlock_create(0, 0, 0)": "ENOMSG",
     "landlock_create(1 << 63, 0, 0)": "EINVAL",
-    "landlock_add_path(-1, 0, 1)": "EBADF",
+    "landlock_add_path(-1, '/', 4, True)": "EBADF",
+    "landlock_add_path(-1, chr(0), 4, True)": "ValueError",
+    "landlock_add_path(-1, 0, 4, True)": "TypeError",
     "landlock_add_port(-1, 65536, 1)": "ValueError",
     "landlock_add_port(-1, -1, 1)": "ValueError",
     "landlock_add_port(-1, 80, 1)": "EBADF",
@@ -201,8 +203,8 @@ BAD_ARGUMENTS = {
     "exit_code(-1)": "EINVAL",
     "strangers(-1, {})": "EBADF",
     "strangers(0, [])": "TypeError",
-    "fork_worker(b'S', [], [], 0, (10, 1), 0)": "ValueError",
-    "fork_worker(b'S', [-1], [], 0, (10, 1), 0)": "ValueError",
+    "confine_worker(1, b'S', [], [], 0, (10, 1), 0)": "ValueError",
+    "confine_worker(1, b'S', [-1], [], 0, (10, 1), 0)": "ValueError",
     "supervise(-1, [])": "EBADF",
     "supervise(0, ())": "TypeError",
     "supervise(0, [0])": "TypeError",

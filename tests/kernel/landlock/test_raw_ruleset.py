@@ -52,10 +52,11 @@ class Recorder:
     def landlock_create(self, fs, net, scoped):
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
-    def landlock_add_path(self, ruleset, fd, access):
+    def landlock_add_path(self, ruleset, path, access, exact):
         if self.failure is not None:
             raise self.failure
-        self.rules.append((os.readlink(f"/proc/self/fd/{fd}"), access))
+        self.rules.append((path, access, exact))
+        return os.path.exists(path)
 
     def landlock_add_port(self, ruleset, port, access):
         self.rules.append((port, access))
@@ -80,17 +81,29 @@ def test_it_works_in_an_interpreter_that_has_nothing_of_ours(tmp_path):
     assert ours == []
 
 
-def test_rights_are_masked_by_kind_and_by_what_is_handled(tmp_path):
+def test_rights_are_masked_by_what_is_handled(tmp_path):
     """The kernel refuses a rule with an unknown bit, and an empty one: neither is sent."""
-    folder, file = tmp_path / "folder", tmp_path / "file"
-    folder.mkdir()
-    file.touch()
     recorder = Recorder()
-    paths = [(str(folder), 0xFFFF), (str(file), 0xFFFF), (str(file), 1 << 3), (str(folder), 1 << 15)]
-    fd, missing = raw_ruleset.build(recorder, 0x1FFF, 2, 0, paths, [(80, 3), (81, 1), (82, 2)])
+    place, absent = str(tmp_path), str(tmp_path / "absent")
+    fd, missing = raw_ruleset.build(recorder, 0x1FFF, 2, 0, [(place, 0xFFFF), (absent, 1)], [(80, 3), (81, 1), (82, 2)])
     os.close(fd)
-    assert missing == []
-    assert recorder.rules == [(str(folder), 0x1FFF), (str(file), 0b111), (80, 2), (82, 2)]
+    assert missing == [absent]
+    assert recorder.rules == [(place, 0x1FFF, False), (absent, 1, False), (80, 2), (82, 2)]
+
+
+@rows("exact", [True, False])
+def test_a_link_counts_as_missing_only_with_exact(tmp_path, exact):
+    """A process with write access may have placed it since the path was checked."""
+    (tmp_path / "folder").mkdir(exist_ok=True)
+    if not os.path.islink(tmp_path / "link"):
+        (tmp_path / "link").symlink_to("folder")
+    paths = [(str(tmp_path / name), 4) for name in ("folder", "link", "link/.", "absent", "folder/absent/below")]
+    fd, missing = raw_ruleset.build(_native, 4, 0, 0, paths, [], exact=exact)
+    os.close(fd)
+    assert [os.path.relpath(path, tmp_path) for path in missing] == (["link"] * 2 if exact else []) + [
+        "absent",
+        "folder/absent/below",
+    ]
 
 
 @rows("number", [errno.EINVAL, errno.ENOMEM, errno.EBADF])
@@ -107,7 +120,7 @@ def test_a_path_with_a_nul_is_an_error_and_leaves_nothing_behind():
     """The value is not a valid path."""
     before = descriptors()
     with pytest.raises(ValueError, match="null"):
-        raw_ruleset.build(Recorder(), 1, 0, 0, [("/etc\0", 1)], [])
+        raw_ruleset.build(_native, 1, 0, 0, [("/etc\0", 1)], [])
     assert descriptors() <= before
 
 
@@ -143,9 +156,3 @@ def test_a_built_ruleset_says_what_it_covers_and_is_closed(tmp_path):
         assert built.features == ("files", "refer")
         assert not os.get_inheritable(built.fd)
     assert descriptors() <= before
-
-
-def test_masks_agree_with_the_table():
-    """The number in the file for the spawn server is the same as in the table."""
-    assert raw_ruleset.FILE_MASK & ~int(supported(7).fs) == 0
-    assert Path(raw_ruleset.__file__).name == "raw_ruleset.py"

@@ -89,6 +89,17 @@ def memory_holds(pid, text):
     return False
 
 
+def stat_of(pid):
+    """Return the name, the state and the parent of a process; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            front, _, rest = file.read().rpartition(")")
+    except OSError:
+        return None
+    state, parent = rest.split()[:2]
+    return {"name": front.partition("(")[2], "state": state, "parent": int(parent)}
+
+
 async def told(work):
     """Return the outcome of some work: its value, or the class and text of the error."""
     try:

@@ -151,11 +151,11 @@ def test_the_template_holds_nothing_of_the_host(case):
 
 
 def outages(world):
-    """Kill and stop the template while workers start."""
+    """Kill and stop the template, and the fork that waits for the next request, while workers start."""
     import asyncio
     import signal
 
-    lab = world.load(LAB)["Lab"](world)
+    lab = (parts := world.load(LAB))["Lab"](world)
     names = [f"m{number}" for number in range(12)]
     for name in names:
         lab.house.extension(name, MODULE)
@@ -169,6 +169,23 @@ def outages(world):
         for module in lab.house.runtime.modules.all_loaded():
             module.worker.rest()
 
+    def forks():
+        found = []
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            fields = parts["stat_of"](pid)
+            if fields and fields["name"] == "dsb-template" and fields["parent"] == spawn.pid:
+                found.append(int(pid))
+        return [pid for pid in found if pid != spawn.stats()["template"]]
+
+    def is_stopped(pid):
+        fields = parts["stat_of"](pid)
+        return bool(fields) and fields["state"] == "T"
+
+    async def waiting_forks():
+        while not (found := forks()):
+            await asyncio.sleep(0.01)
+        return found
+
     async def story():
         told = {"first": await all_answer()}
         template = spawn.stats()["template"]
@@ -179,6 +196,14 @@ def outages(world):
         told["killed"] = await all_answer()
         await killing
         await end_all()
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            for fork in await waiting_forks():
+                os.kill(fork, number)
+            told[f"fork {number.name}"] = await all_answer()
+            await end_all()
+        stopped = [fork for fork in forks() if is_stopped(fork)]
+        while any(map(is_stopped, stopped)):
+            await asyncio.sleep(0.05)
         os.kill(spawn.stats()["template"], signal.SIGSTOP)
         told["stopped"] = await all_answer()
         stopped = spawn.stats()["template"]
@@ -217,6 +242,8 @@ def test_workers_start_while_the_template_is_killed_or_stopped(case):
         "first": 12,
         "kept": 12,
         "killed": 12,
+        "fork SIGKILL": 12,
+        "fork SIGSTOP": 12,
         "stopped": 12,
         "after": 12,
         "replaced": True,

@@ -1,5 +1,5 @@
-/* Fork of the template process: a worker that continues in the interpreter of the template, confined like a child of
- * spawn.
+/* Workers that are forked from the template process: they continue in its interpreter, and are confined like a child of
+ * spawn when they have a request.
  *
  * The template forks twice. The first fork only borrows its memory, and ends immediately, so the kernel makes the second
  * one, the worker, a child of the spawn server, which is the next subreaper. The template must have a single thread. */
@@ -12,15 +12,10 @@
 
 enum { ENDED = 0, NOT_FORKED = 1 };
 
-/* In the first fork, which shares the memory of the waiting template: marks the worker before the server can see it as an
- * orphan, and leaves it to the server. Returns only in the worker, on its own copy of the stack. */
-static pid_t fork_again(const Order *order)
+/* In the first fork, which shares the memory of the waiting template: leaves a second fork to the server. Returns only
+ * in the second one, on its own copy of the stack. */
+static pid_t fork_again(void)
 {
-    Limit mark = order->limits[order->limit_count - 1];
-    struct rlimit marked = {mark.most, mark.most};
-    if (setrlimit(mark.resource, &marked) < 0) {
-        _exit(NOT_FORKED);
-    }
     pid_t first = getpid();
     pid_t worker = fork();
     if (worker != 0) {
@@ -37,6 +32,27 @@ static void await_adoption(pid_t first)
     }
 }
 
+PyObject *native_fork_worker(PyObject *module, PyObject *unused)
+{
+    if (native_announce("fork_worker") < 0) {
+        return NULL;
+    }
+    pid_t server = getppid();
+    PyOS_BeforeFork();
+    pid_t first = vfork(); /* without a copy of the page tables, which the kernel would have to take down again */
+    if (first != 0) {
+        int status = 0, failed = first < 0 ? errno : 0;
+        PyOS_AfterFork_Parent();
+        while (first > 0 && waitpid(first, &status, 0) < 0 && errno == EINTR) {
+        }
+        return failed || status ? native_failed(failed ? failed : EAGAIN) : PyLong_FromLong(0);
+    }
+    first = fork_again();
+    PyOS_AfterFork_Child();
+    await_adoption(first);
+    return PyLong_FromLong(server);
+}
+
 static PyObject *as_texts(char **texts)
 {
     PyObject *list = PyList_New(0);
@@ -50,22 +66,8 @@ static PyObject *as_texts(char **texts)
     return list;
 }
 
-static PyObject *fork_and_confine(Order *order)
+static PyObject *confine(Order *order)
 {
-    pid_t server = getppid();
-    PyOS_BeforeFork();
-    pid_t first = vfork(); /* without a copy of the page tables, which the kernel would have to take down again */
-    if (first != 0) {
-        int status = 0, failed = first < 0 ? errno : 0;
-        PyOS_AfterFork_Parent();
-        while (first > 0 && waitpid(first, &status, 0) < 0 && errno == EINTR) {
-        }
-        return failed || status ? native_failed(failed ? failed : EAGAIN) : Py_NewRef(Py_None);
-    }
-    first = fork_again(order);
-    PyOS_AfterFork_Child();
-    await_adoption(first);
-    order->parent = server;
     spawn_confine(order);
     spawn_report(order);
     close(order->report);
@@ -76,16 +78,16 @@ static PyObject *fork_and_confine(Order *order)
     return result;
 }
 
-PyObject *native_fork_worker(PyObject *module, PyObject *args)
+PyObject *native_confine_worker(PyObject *module, PyObject *args)
 {
     Order order = {.cgroup = -1, .report = -1, .supervisor = -1};
     PyObject *body, *files, *rulesets, *result = NULL;
     int null, numbers[MOST_FILES], layers[MOST_RULESETS];
     Limit mark;
     uint64_t most;
-    if (native_announce("fork_worker") < 0 ||
-        !PyArg_ParseTuple(args, "SO!O!i(iO&)i|i:fork_worker", &body, &PyList_Type, &files, &PyList_Type, &rulesets, &null,
-                          &mark.resource, native_bits, &most, &order.report, &order.supervisor)) {
+    if (native_announce("confine_worker") < 0 ||
+        !PyArg_ParseTuple(args, "iSO!O!i(iO&)i|i:confine_worker", &order.parent, &body, &PyList_Type, &files, &PyList_Type,
+                          &rulesets, &null, &mark.resource, native_bits, &most, &order.report, &order.supervisor)) {
         return NULL;
     }
     mark.most = (rlim_t)most;
@@ -96,7 +98,7 @@ PyObject *native_fork_worker(PyObject *module, PyObject *args)
         const char *wrong = order_read(&order, body, numbers, count, null);
         if (wrong == NULL) {
             order.limits[order.limit_count++] = mark;
-            result = fork_and_confine(&order);
+            result = confine(&order);
         }
         else {
             PyErr_SetString(PyExc_ValueError, wrong);

@@ -2,11 +2,18 @@
 #include "native.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 /* The same on every architecture. Older headers lack them, or parts of the structs. */
 enum { CREATE_RULESET = 444, ADD_RULE = 445, RESTRICT_SELF = 446 };
+/* Execute, write, read, truncate, device ioctl: the rights of a rule on anything other than a folder. */
+enum { FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15 };
 enum { RULE_PATH_BENEATH = 1, RULE_NET_PORT = 2, CREATE_RULESET_VERSION = 1, HIGHEST_PORT = 65535 };
 
 typedef struct {
@@ -85,19 +92,55 @@ PyObject *native_landlock_create(PyObject *module, PyObject *args)
     return fd < 0 ? native_failed(errno) : PyLong_FromLong(fd);
 }
 
+/* Errors of a path that does not exist, that this user cannot reach, or that leads through /proc to a pipe, socket or
+ * memory file, which Landlock does not restrict. Others, such as missing descriptors, say nothing about the path. */
+static bool is_not_there(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == EACCES || error == ELOOP || error == ENAMETOOLONG ||
+           error == ENXIO || error == EBADFD;
+}
+
+/* Whether the descriptor is at this path, and not where a link on the way leads. */
+static bool is_at(int fd, const char *path)
+{
+    char own[64], found[PATH_MAX];
+    snprintf(own, sizeof own, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(own, found, sizeof found);
+    return length == (ssize_t)strlen(path) && memcmp(found, path, (size_t)length) == 0;
+}
+
+/* Adds a rule for the target of a path. Returns 0 or an error. */
+static int add(int ruleset, const char *path, uint64_t access, bool exact)
+{
+    struct stat info;
+    int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0) {
+        return errno;
+    }
+    int failed = exact && !is_at(fd, path) ? ELOOP : 0;
+    /* The type is that of the descriptor: the path may lead elsewhere later. */
+    failed = failed == 0 && fstat(fd, &info) < 0 ? errno : failed;
+    access &= failed == 0 && !S_ISDIR(info.st_mode) ? FILE_RIGHTS : ~(uint64_t)0;
+    if (failed == 0 && access != 0) {
+        failed = -kernel_add_path(ruleset, fd, access);
+    }
+    close(fd);
+    return failed;
+}
+
 PyObject *native_landlock_add_path(PyObject *module, PyObject *args)
 {
-    int ruleset, fd;
+    int ruleset, exact;
+    PyObject *path;
     uint64_t access;
     if (native_announce("landlock_add_path") < 0 ||
-        !PyArg_ParseTuple(args, "iiO&:landlock_add_path", &ruleset, &fd, native_bits, &access)) {
+        !PyArg_ParseTuple(args, "iO&O&p:landlock_add_path", &ruleset, PyUnicode_FSConverter, &path, native_bits, &access,
+                          &exact)) {
         return NULL;
     }
-    int failed = kernel_add_path(ruleset, fd, access);
-    if (failed < 0) {
-        return native_failed(failed);
-    }
-    Py_RETURN_NONE;
+    int failed = add(ruleset, PyBytes_AS_STRING(path), access, exact);
+    Py_DECREF(path);
+    return failed != 0 && !is_not_there(failed) ? native_failed(failed) : PyBool_FromLong(failed == 0);
 }
 
 PyObject *native_landlock_add_port(PyObject *module, PyObject *args)

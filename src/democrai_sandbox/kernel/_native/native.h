@@ -66,8 +66,9 @@ PyObject *native_strangers(PyObject *module, PyObject *args);
 
 /* spawn.c: spawn(body, files, rulesets, null, mark, ignored, supervisor) */
 PyObject *native_spawn(PyObject *module, PyObject *args);
-/* fork.c: fork_worker(body, files, rulesets, null, mark, report, supervisor) */
-PyObject *native_fork_worker(PyObject *module, PyObject *args);
+/* fork.c: fork_worker(), confine_worker(parent, body, files, rulesets, null, mark, report, supervisor) */
+PyObject *native_fork_worker(PyObject *module, PyObject *unused);
+PyObject *native_confine_worker(PyObject *module, PyObject *args);
 
 PyObject *native_supervise(PyObject *module, PyObject *args);
 

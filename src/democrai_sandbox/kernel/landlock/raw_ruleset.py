@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FILE_MASK = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
-"""Execute, write, read, truncate, device ioctl: the rights of a rule on anything other than a folder."""
-
-# Skip a rule for a path that does not exist, that this user cannot reach, or that leads through /proc to a pipe, socket
-# or memory file, which Landlock does not restrict. Other errors, such as missing descriptors or memory, say nothing
-# about the path and are raised.
+# Errors of a path that does not exist or that this user cannot reach, as in the compiled module. Other errors, such as
+# missing descriptors or memory, say nothing about the path and are raised.
 _NOT_THERE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.EBADFD}
 )
@@ -37,7 +32,7 @@ def build(  # noqa: PLR0917 - the spawn server passes the fields of a request in
     """
     ruleset = native.landlock_create(fs, net, scoped)
     try:
-        missing = [path for path, mask in paths if not _add_path(native, ruleset, path, mask & fs, exact=exact)]
+        missing = [path for path, mask in paths if not native.landlock_add_path(ruleset, path, mask & fs, exact)]
         for port, mask in ports:
             if mask & net:  # the kernel refuses empty rules and rules for unhandled rights
                 native.landlock_add_port(ruleset, port, mask & net)
@@ -64,25 +59,3 @@ def identified(paths: Iterable[str]) -> list[tuple[bytes, int, int]]:
         finally:
             os.close(descriptor)
     return found
-
-
-def _add_path(native: Any, ruleset: int, path: str, mask: int, *, exact: bool) -> bool:
-    """Add a rule for the target of the path, following symlinks; return whether it exists."""
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            # A process with write access may have placed a link since the path was checked.
-            if exact and os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115 - small is quick
-                return False
-            # Check the type on the descriptor of the rule: the path may lead elsewhere later.
-            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                mask &= FILE_MASK
-            if mask:
-                native.landlock_add_path(ruleset, descriptor, mask)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno not in _NOT_THERE:
-            raise
-        return False
-    return True

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
 
-from .raw_ruleset import FILE_MASK
-
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -107,8 +105,6 @@ WRITE = (
 """Read-write path, without device nodes: creating one would give access to a disk past all file rules."""
 DEVICE = FsRight.READ_FILE | FsRight.WRITE_FILE | FsRight.TRUNCATE
 """Device that may only be read and written."""
-FILE_RIGHTS = FsRight(FILE_MASK)
-"""Rights of a rule on anything other than a folder."""
 
 
 class SupportedRights(NamedTuple):

@@ -113,6 +113,8 @@ class StartedPrograms:
             self._list = -1
         self._unmarked = most = resource.getrlimit(MARKING)[1]
         self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
+        self.template_mark = min(family << _SECRET_BITS | (1 << _SECRET_BITS) - 1, self._largest_mark)
+        """Mark of the template process and of its waiting fork; at least as large as theirs later, which is lowered."""
 
     @property
     def running(self) -> int:
@@ -133,7 +135,7 @@ class StartedPrograms:
 
     def new_mark(self) -> int:
         """Return the mark of the next child: a secret number, after the family if there is room."""
-        used = {child.mark for child in self.known.values()} | self._pending_marks()
+        used = {child.mark for child in self.known.values()} | self._template_marks() | {self.template_mark}
         while True:
             secret = int.from_bytes(os.urandom(8), "little")
             mark = self._family << _SECRET_BITS | secret % (1 << _SECRET_BITS)
@@ -241,13 +243,17 @@ class StartedPrograms:
         _freeze_and_kill(lambda: _states(pid for pid in _processes() if is_ours(_mark_of(pid))), is_ours)
 
     def _running_marks(self) -> set[int]:
-        return {child.mark for child in self.known.values() if not child.ended} | self._pending_marks()
+        return {child.mark for child in self.known.values() if not child.ended} | self._template_marks()
 
     def _template_pid(self) -> int:
         return 0 if self.template is None else self.template.pid
 
-    def _pending_marks(self) -> set[int]:
-        return set() if self.template is None else {fork.mark for fork in self.template.pending.values()}
+    def _template_marks(self) -> set[int]:
+        """Return the marks of workers that the template has not reported, and its own while it runs."""
+        if self.template is None:
+            return set()
+        own = {self.template_mark} if self.template.pid else set()
+        return own | {fork.mark for fork in self.template.pending.values()}
 
     def end_all(self) -> None:
         """Kill every descendant: an ended process leaves its children to this one, until none is left."""

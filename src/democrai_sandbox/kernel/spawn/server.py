@@ -250,7 +250,8 @@ class ServerLoop:
             self._events.register(descriptor, select.EPOLLIN)
         self._children.end_predecessors()
         self._standby = self._new_standby()
-        self._template = template.TemplateHandle(inheritance.command, self._events)
+        mark = (children.MARKING, self._children.template_mark)
+        self._template = template.TemplateHandle(inheritance.command, self._events, mark)
         self._children.template = self._template
         self._template.start()
 
@@ -298,6 +299,8 @@ class ServerLoop:
             self._replace_standby()
         elif number == self._template.descriptor:
             self._template.ended()
+            self._children.sweep()  # ends its waiting fork, which may be stopped
+            self._template.start()
         elif number in self._awaited:
             self._serve_report(number)
         elif number in self._template.pending:

@@ -1,6 +1,7 @@
 """Template process as seen by the spawn server: an interpreter with the runtime imported, which is forked for workers.
 
-The server starts it, sends it a request for each worker, and restarts it after its end. Standard library only, because
+The server starts it, sends it a request for each worker, and restarts it after its end. A fork that waits in advance
+takes the request. Standard library only, because
 the server loads single files.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -42,9 +44,13 @@ class PendingFork(NamedTuple):
 class TemplateHandle:
     """The template, started on the first request, and the workers that it has not reported yet."""
 
-    def __init__(self, command: Sequence[str], events: select.epoll) -> None:
-        """Take the command of the template; its last argument becomes the number of its socket. Empty for none."""
+    def __init__(self, command: Sequence[str], events: select.epoll, mark: tuple[int, int]) -> None:
+        """Take the command of the template; its last argument becomes the number of its socket. Empty for none.
+
+        ``mark`` is the resource and the limit that mark the template and its waiting fork.
+        """
         self.command = list(command)
+        self._mark = mark
         self.pid = 0
         self.descriptor = -1
         """Readable after the template has ended; -1 while none runs."""
@@ -66,6 +72,7 @@ class TemplateHandle:
             self.pid = os.fork()
             if self.pid == 0:
                 try:
+                    resource.setrlimit(self._mark[0], (self._mark[1], self._mark[1]))
                     _execute([*self.command, str(theirs.fileno())], theirs.fileno())
                 finally:
                     os._exit(127)
@@ -117,11 +124,10 @@ class TemplateHandle:
         return late
 
     def ended(self) -> None:
-        """Reap the template after its end, and start the next one; after a failure, a while later."""
+        """Reap the template after its end; after a failure, the next one starts a while later."""
         self.end()
         if not self._has_forked:
             self._not_before = time.monotonic() + _PAUSE
-        self.start()
 
     def end(self) -> None:
         """Kill and reap the template."""

@@ -472,7 +472,13 @@ class Channel:
         self.budget = MessageBudget(self._loop.time, MessageAllowance(), spec.largest_frame)
 
     async def start(self, starter: WorkerStarter) -> None:
-        """Start the process and send its specification. Its answer arrives later as a message."""
+        """Start the process with its specification. Its answer arrives later as a message."""
+        try:
+            await self._start(starter)
+        except OSError as error:
+            raise WorkerFailed(self._spec.label, f"the worker could not be started: {error}") from error
+
+    async def _start(self, starter: WorkerStarter) -> None:
         spec = self._spec
         first = encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(self._host.services)])
         environment = environment_of(spec)
@@ -480,23 +486,24 @@ class Channel:
         _enlarge(lane, far_lane)
         shared = SharedMemory.create()
         try:
+            control.setblocking(False)  # noqa: FBT003 - positional-only
+            sent = control.send(first)  # in advance, so that the process need not wait for it
             ends = (far_lane.fileno(), far_control.fileno(), shared.descriptor)
             self._process = await starter.start(
                 command_of(spec, *ends), env=environment, pass_fds=ends, cwd=spec.folder
             )
-        except BaseException as error:
+        except BaseException:
             lane.close()
             control.close()
             shared.unmap()
-            if isinstance(error, OSError):
-                raise WorkerFailed(spec.label, f"the worker could not be started: {error}") from error
             raise
         finally:
             far_lane.close()
             far_control.close()
             shared.close_descriptor()
         self._open(lane, control, shared)
-        self.control.write(first)
+        if sent < len(first):
+            self.control.write(first[sent:])
 
     def _open(self, lane: socket.socket, control: socket.socket, shared: SharedMemory) -> None:
         largest = self._spec.largest_frame

@@ -1,11 +1,13 @@
 """Template process: an interpreter with the runtime imported, which the spawn server has forked for each worker.
 
 It holds no secret, thread, database handle or socket except the one to the spawn server, and runs no code of a subject.
-A fork is confined before it continues, and has no other descriptors than its own.
+One fork always waits for the next request. It is confined before it continues, and has no other descriptors than its
+own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import importlib
@@ -18,6 +20,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.guard.configuration import install_runtime_paths
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.seccomp import no_exec_program
 from democrai_sandbox.kernel.spawn import protocol
@@ -25,9 +28,15 @@ from democrai_sandbox.kernel.spawn.children import MARKING
 from democrai_sandbox.runtime.extensions import importer
 
 from . import main, script  # noqa: F401 - imported here, so that no worker has to
+from .process import NOBODY, WorkerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+_QUIET = 0.03
+"""Seconds without a request before the next worker is prepared, which would slow the start of the previous one down."""
+_PAUSE = 0.1
+"""Seconds before the next attempt after a failed fork."""
 
 
 def serve(link: int, packages: Sequence[str]) -> list[str]:
@@ -39,28 +48,49 @@ def serve(link: int, packages: Sequence[str]) -> list[str]:
     importer.preload_modules()
     no_exec_program()
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    poll = select.poll()
-    poll.register(link, select.POLLIN)
     gc.collect()
     gc.freeze()  # collections in workers then leave the shared memory alone
     while True:
-        poll.poll()
-        packet, _, descriptors, _, _ = _native.receive(link)
-        if not packet:
-            os._exit(0)
-        worker = _forked(packet, descriptors, null)
-        if worker is not None:
-            arguments, environment = worker
-            _adopt(environment)
-            return arguments
+        taken, waiting = os.pipe2(os.O_CLOEXEC)
+        server = _forked()
+        if server:
+            os.close(taken)
+            _rehearse(link)
+            return _next_request(server, link, waiting, null)
+        os.close(waiting)
+        _ready(taken, link)
+        os.close(taken)
 
 
-def _forked(packet: bytes, descriptors: list[int], null: int) -> tuple[list[str], list[str]] | None:
-    """Fork a worker; return None here, and its arguments and environment in the worker."""
-    template, worker = os.getpid(), None
+def _forked() -> int:
+    """Fork a worker; return 0 here, and the process id of the spawn server there. Retry while it is impossible."""
+    while True:
+        try:
+            return _native.fork_worker()
+        except OSError:  # the limit of processes, or no memory
+            time.sleep(_PAUSE)
+
+
+def _ready(descriptor: int, other: int) -> None:
+    """Wait until a descriptor is readable. If the other end of either one is gone, end the process."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.register(other, 0)
+    if any(number == other for number, _ in poll.poll()):
+        os._exit(0)
+
+
+def _next_request(server: int, link: int, waiting: int, null: int) -> list[str]:
+    """Wait for a request, let the template fork the next worker, and become the requested one."""
+    _ready(link, waiting)
+    packet, _, descriptors, _, _ = _native.receive(link)
+    os.close(waiting)
+    if not packet:
+        os._exit(0)
     try:
         request = protocol.parsed_fork(packet, descriptors)
-        worker = _native.fork_worker(
+        arguments, environment = _native.confine_worker(
+            server,
             request.body,
             request.files,
             request.rulesets,
@@ -70,15 +100,34 @@ def _forked(packet: bytes, descriptors: list[int], null: int) -> tuple[list[str]
             request.supervisor,
         )
     except (OSError, ValueError) as error:
-        if os.getpid() != template:
-            raise
         number = getattr(error, "errno", None) or errno.EINVAL
         with suppress(OSError):
             os.write(descriptors[0], protocol.REPORT.pack(number, b"template", 0))
-    if worker is None:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    return worker
+        os._exit(1)
+    _adopt(environment)
+    return arguments
+
+
+def _rehearse(link: int) -> None:
+    """Do in advance, without an effect, things that every worker does: its memory is then its own, and its caches warm.
+
+    Stop as soon as a request arrives.
+    """
+    spec = WorkerSpec("module", "rehearsal", "/", sys.executable)
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: _adopt([f"{name}={value}" for name, value in os.environ.items()]),
+        install_runtime_paths,
+        lambda: asyncio.new_event_loop().close(),
+        lambda: main.factory_of(spec).guard(NOBODY),  # type: ignore[arg-type] # it fits
+    )
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    patience = _QUIET * 1000
+    for step in steps:
+        if poll.poll(patience):
+            return
+        step()
+        patience = 0
 
 
 def _adopt(environment: list[str]) -> None:
