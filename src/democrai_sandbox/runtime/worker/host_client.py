@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import asyncio
 import itertools
+import selectors
 import threading
 from collections import deque
 from time import monotonic
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from democrai_sandbox.errors import SandboxDenied
-    from democrai_sandbox.guard import AccessQuestion, ObservedEndpoint
+    from democrai_sandbox.guard import AccessQuestion, Door, ObservedEndpoint
     from democrai_sandbox.guard.interface import RawView
 
     from .calls import WorkerCalls
@@ -93,6 +94,41 @@ _MOST_SEEN = 200
 _SOON = 1.0
 
 
+class _LaneSelector(selectors.EpollSelector):
+    """Selector that reads the lane itself: the tasks of new calls run in the same turn of the loop."""
+
+    lane = -1
+    read: Door
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for events, and handle those of the lane."""
+        if timeout is None:  # nothing else is due
+            first = self._selector.poll(-1, 1)  # type: ignore[attr-defined] # the epoll object
+            if first and first[0][0] == self.lane:
+                self.read()
+                return []
+            timeout = 0
+        ready = super().select(timeout)
+        for event in ready:
+            if event[0].fd == self.lane:
+                self.read()
+                return [other for other in ready if other is not event]
+        return ready
+
+
+class WorkerLoop(asyncio.SelectorEventLoop):
+    """Event loop that serves the lane of a worker."""
+
+    def __init__(self) -> None:
+        self._lane_selector = _LaneSelector()
+        super().__init__(self._lane_selector)
+
+    def read_in_advance(self, descriptor: int, read: Door) -> None:
+        """Call ``read`` whenever the lane is readable, before the other callbacks of a turn."""
+        self._lane_selector.lane, self._lane_selector.read = descriptor, read
+        self.add_reader(descriptor, read)
+
+
 class _Waiting:
     """A question whose answer arrives on another thread."""
 
@@ -109,7 +145,7 @@ class HostClient:
 
     def __init__(self, line: WorkerSocket) -> None:
         """Use this control socket."""
-        self.loop = asyncio.new_event_loop()
+        self.loop = WorkerLoop()
         """The loop that serves the lane, if the subject needs one; never a loop of the subject."""
         self._line = line
         self._numbers = itertools.count(1)

@@ -52,9 +52,8 @@ def serve_plainly(take: Door, give: Door) -> None:
         give(number, guard.run(capture, function, *args, **params))
 
 
-def serve_on_a_loop(loop: asyncio.AbstractEventLoop, descriptor: int, read: Door) -> None:
+def serve_on_a_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Run coroutines as concurrent tasks, on this thread."""
-    loop.add_reader(descriptor, read)
     loop.run_forever()
 
 
@@ -89,18 +88,22 @@ def plain_work(lane: host_client.WorkerSocket, runner: CallRunner) -> tuple[Door
     return _ours(take), _ours(give)
 
 
-def loop_work(lane: host_client.WorkerSocket, runner: CallRunner, loop: asyncio.AbstractEventLoop) -> Door:
-    """Return the callback with which the loop reads the lane."""
+_Task = asyncio.Task
+
+
+def serve_lane(lane: host_client.WorkerSocket, runner: CallRunner, loop: host_client.WorkerLoop) -> None:
+    """Make the loop begin the calls that arrive on the lane."""
     waiting: dict[int, WorkerCall] = {}
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: dict[int, asyncio.Task[None]] = {}
 
     def take(number: int) -> Job:
         call = waiting.pop(number)
-        call.task = asyncio.current_task()
+        call.task = tasks[number]
         return runner.begin(call)
 
     def give(number: int, outcome: Any) -> None:
         lane.reply(number, runner.end(number, outcome))
+        del tasks[number]
 
     def read() -> None:
         messages = lane.receive_now()
@@ -109,12 +112,11 @@ def loop_work(lane: host_client.WorkerSocket, runner: CallRunner, loop: asyncio.
         for message in messages:
             call = WorkerCall(message)
             waiting[call.number] = call
-            task = loop.create_task(_run_task(call.number, take_door, give_door))
-            tasks.add(task)
-            task.add_done_callback(forget)
+            # Not with create_task, which calls a factory of the subject.
+            tasks[call.number] = _Task(_run_task(call.number, take_door, give_door), loop=loop)
 
-    take_door, give_door, forget = _ours(take), _ours(give), _ours(tasks.discard)
-    return _ours(read)
+    take_door, give_door = _ours(take), _ours(give)
+    loop.read_in_advance(lane.fileno(), _ours(read))
 
 
 class Hands:
@@ -338,7 +340,8 @@ class _WorkerMain:
         loop = self._host.loop
         asyncio.set_event_loop(loop)
         watch_reports(loop)
-        return serve_on_a_loop, (loop, self._lane.fileno(), loop_work(self._lane, runner, loop))
+        serve_lane(self._lane, runner, loop)
+        return serve_on_a_loop, (loop,)
 
     def _opened(self, surfaces: tuple[Surface, ...]) -> tuple[Any, tuple[Surface, ...]]:
         """Make tools, agents and pipelines usable here; their code is loaded only if the subject has some."""
