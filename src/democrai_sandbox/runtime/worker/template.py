@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _QUIET = 0.03
 """Seconds without a request before the next worker is prepared, which would slow the start of the previous one down."""
 _PAUSE = 0.1
-"""Seconds before the next attempt after a failed fork."""
+"""Seconds before the next attempt after a failed fork, or one that has ended."""
 
 
 def serve(link: int, packages: Sequence[str]) -> list[str]:
@@ -59,6 +59,8 @@ def serve(link: int, packages: Sequence[str]) -> list[str]:
             return _next_request(server, link, waiting, null)
         os.close(waiting)
         _ready(taken, link)
+        if not os.read(taken, 1):  # it has ended without a request
+            time.sleep(_PAUSE)
         os.close(taken)
 
 
@@ -84,6 +86,7 @@ def _next_request(server: int, link: int, waiting: int, null: int) -> list[str]:
     """Wait for a request, let the template fork the next worker, and become the requested one."""
     _ready(link, waiting)
     packet, _, descriptors, _, _ = _native.receive(link)
+    os.write(waiting, b"1")
     os.close(waiting)
     if not packet:
         os._exit(0)
@@ -111,7 +114,7 @@ def _next_request(server: int, link: int, waiting: int, null: int) -> list[str]:
 def _rehearse(link: int) -> None:
     """Do in advance, without an effect, things that every worker does: its memory is then its own, and its caches warm.
 
-    Stop as soon as a request arrives.
+    Stop as soon as a request arrives, or when a step fails, which the worker then reports.
     """
     spec = WorkerSpec("module", "rehearsal", "/", sys.executable)
     steps: tuple[Callable[[], object], ...] = (
@@ -123,11 +126,12 @@ def _rehearse(link: int) -> None:
     poll = select.poll()
     poll.register(link, select.POLLIN)
     patience = _QUIET * 1000
-    for step in steps:
-        if poll.poll(patience):
-            return
-        step()
-        patience = 0
+    with suppress(Exception):
+        for step in steps:
+            if poll.poll(patience):
+                return
+            step()
+            patience = 0
 
 
 def _adopt(environment: list[str]) -> None:
