@@ -108,6 +108,7 @@ def outage(world):
 
     async def story():
         assert await all_answer()
+        spawn.stats()  # each request leaves a socket pair for the next one, except two at the same moment
         before, open_before = descendants(), len(os.listdir("/proc/self/fd"))
         ending = asyncio.Event()
         loads = [asyncio.create_task(load(name, ending)) for name in NAMES for _ in range(3)]

@@ -34,7 +34,7 @@ static PyMethodDef methods[] = {
     {"landlock_errno", native_landlock_errno, METH_NOARGS, "Return the errno of a missing Landlock; 0 if available."},
     {"landlock_create", native_landlock_create, METH_VARARGS,
      "Return the descriptor of a new ruleset that handles these rights."},
-    {"landlock_add_path", native_landlock_add_path, METH_VARARGS, 
+    {"landlock_add_path", native_landlock_add_path, METH_VARARGS,
      "Allow rights at and below a path, with exact only without links; return whether it exists."},
     {"landlock_add_port", native_landlock_add_port, METH_VARARGS, "Allow rights for one TCP port."},
     {"landlock_add_own_proc", native_landlock_add_own_proc, METH_VARARGS,
