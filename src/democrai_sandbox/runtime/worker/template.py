@@ -16,6 +16,7 @@ import os
 import select
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ def serve(link: int, packages: Sequence[str]) -> list[str]:
         _preload(name)
     importer.preload_modules()
     no_exec_program()
+    importer.package_name("module", "rehearsal")  # its pattern is compiled once
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     gc.collect()
     gc.freeze()  # collections in workers then leave the shared memory alone
@@ -122,6 +124,7 @@ def _rehearse(link: int) -> None:
         install_runtime_paths,
         lambda: asyncio.new_event_loop().close(),
         lambda: main.factory_of(spec).guard(NOBODY),  # type: ignore[arg-type] # it fits
+        _run_thread,
     )
     poll = select.poll()
     poll.register(link, select.POLLIN)
@@ -132,6 +135,13 @@ def _rehearse(link: int) -> None:
                 return
             step()
             patience = 0
+
+
+def _run_thread() -> None:
+    """Run a thread to its end; the next one gets its stack."""
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
 
 
 def _adopt(environment: list[str]) -> None:
