@@ -184,8 +184,8 @@ def protected_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
 
 
 @cache
-def _installed(*_prefixes: str) -> frozenset[str]:
-    """Return the folders of the standard library and of packages below these prefixes, which are the current ones."""
+def _installed(*_current: str) -> frozenset[str]:
+    """Return the folders of the standard library and of packages; the arguments are the current prefixes."""
     known = sysconfig.get_paths()  # each call computes all of them
     return frozenset(
         (*(known[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages())

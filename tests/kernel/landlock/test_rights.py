@@ -61,15 +61,23 @@ def test_the_kernel_takes_the_handled_sets_of_every_abi(abi):
     os.close(_native.landlock_create(known.fs, known.net, known.scoped))
 
 
+OF_FILES = FsRight.EXECUTE | FsRight.WRITE_FILE | FsRight.READ_FILE | FsRight.TRUNCATE | FsRight.IOCTL_DEV
+
+
 @rows("right", list(FsRight), ids=lambda right: right.name)
-def test_rights_of_folders_are_left_out_for_a_file(right, tmp_path):
-    """The kernel refuses them on a file."""
+def test_a_rule_for_a_file_has_the_rights_that_the_kernel_takes_for_one(right, tmp_path):
+    """The kernel refuses rights of folders on a file; a path that has no other rights gets no rule."""
     (tmp_path / "file").touch()
     ruleset = _native.landlock_create(int(right), 0, 0)
     try:
         assert _native.landlock_add_path(ruleset, str(tmp_path / "file"), int(right), False) is True
     finally:
         os.close(ruleset)
+    try:  # without a ruleset, only an attempt to add a rule fails
+        added = not _native.landlock_add_path(-1, str(tmp_path / "file"), int(right), False)
+    except OSError as error:
+        added = error.errno == errno.EBADF
+    assert added is (right in OF_FILES)
 
 
 def test_no_group_makes_device_nodes_or_commands_devices():

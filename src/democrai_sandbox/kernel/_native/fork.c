@@ -1,8 +1,8 @@
 /* Workers that are forked from the template process: they continue in its interpreter, and are confined like a child of
  * spawn when they have a request.
  *
- * The template forks twice. The first fork only borrows its memory, and ends immediately, so the kernel makes the second
- * one, the worker, a child of the spawn server, which is the next subreaper. The template must have a single thread. */
+ * The template forks twice. The first fork shares its memory, and ends immediately, so the kernel makes the second one,
+ * the worker, a child of the spawn server, which is the next subreaper. The template must have a single thread. */
 #include "spawn.h"
 
 #include <errno.h>
@@ -86,8 +86,9 @@ PyObject *native_confine_worker(PyObject *module, PyObject *args)
     Limit mark;
     uint64_t most;
     if (native_announce("confine_worker") < 0 ||
-        !PyArg_ParseTuple(args, "iSO!O!i(iO&)i|i:confine_worker", &order.parent, &body, &PyList_Type, &files, &PyList_Type,
-                          &rulesets, &null, &mark.resource, native_bits, &most, &order.report, &order.supervisor)) {
+        !PyArg_ParseTuple(args, "iSO!O!i(iO&)i|i:confine_worker", &order.parent, &body, &PyList_Type, &files,
+                          &PyList_Type, &rulesets, &null, &mark.resource, native_bits, &most, &order.report,
+                          &order.supervisor)) {
         return NULL;
     }
     mark.most = (rlim_t)most;

@@ -134,8 +134,8 @@ PyObject *native_landlock_add_path(PyObject *module, PyObject *args)
     PyObject *path;
     uint64_t access;
     if (native_announce("landlock_add_path") < 0 ||
-        !PyArg_ParseTuple(args, "iO&O&p:landlock_add_path", &ruleset, PyUnicode_FSConverter, &path, native_bits, &access,
-                          &exact)) {
+        !PyArg_ParseTuple(args, "iO&O&p:landlock_add_path", &ruleset, PyUnicode_FSConverter, &path, native_bits,
+                          &access, &exact)) {
         return NULL;
     }
     int failed = add(ruleset, PyBytes_AS_STRING(path), access, exact);

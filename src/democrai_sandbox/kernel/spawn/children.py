@@ -114,7 +114,7 @@ class StartedPrograms:
         self._unmarked = most = resource.getrlimit(MARKING)[1]
         self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
         self.template_mark = min(family << _SECRET_BITS | (1 << _SECRET_BITS) - 1, self._largest_mark)
-        """Mark of the template process and of its waiting fork; at least as large as theirs later, which is lowered."""
+        """Mark of the template process and of its waiting fork: the largest one, because a mark can only be lowered."""
 
     @property
     def running(self) -> int:

@@ -1,8 +1,7 @@
 """Template process as seen by the spawn server: an interpreter with the runtime imported, which is forked for workers.
 
 The server starts it, sends it a request for each worker, and restarts it after its end. A fork that waits in advance
-takes the request. Standard library only, because
-the server loads single files.
+takes the request. Standard library only, because the server loads single files.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def serve(link: int, packages: Sequence[str]) -> list[str]:
             _rehearse(link)
             return _next_request(server, link, waiting, null)
         os.close(waiting)
-        _ready(taken, link)
+        _wait(taken, link)
         if not os.read(taken, 1):  # it has ended without a request
             time.sleep(_PAUSE)
         os.close(taken)
@@ -75,7 +75,7 @@ def _forked() -> int:
             time.sleep(_PAUSE)
 
 
-def _ready(descriptor: int, other: int) -> None:
+def _wait(descriptor: int, other: int) -> None:
     """Wait until a descriptor is readable. If the other end of either one is gone, end the process."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -86,7 +86,7 @@ def _ready(descriptor: int, other: int) -> None:
 
 def _next_request(server: int, link: int, waiting: int, null: int) -> list[str]:
     """Wait for a request, let the template fork the next worker, and become the requested one."""
-    _ready(link, waiting)
+    _wait(link, waiting)
     packet, _, descriptors, _, _ = _native.receive(link)
     os.write(waiting, b"1")
     os.close(waiting)
