@@ -59,14 +59,19 @@ def _dials_nothing(client: Any, own: Any, url: Any) -> bool:
     return own is not None and not issubclass(type(client._transport_for_url(url)), own)  # noqa: SLF001 - no other way
 
 
+def _checked_elsewhere(client: Any, own: Any, url: Any) -> bool:
+    """Return whether ``httpcore`` or the socket checks the request."""
+    return _checks_below(client, own, url) or _dials_nothing(client, own, url)
+
+
 @check
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPTransport")
 
     def _send_single_request(self: Any, request: Any) -> Any:
-        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
+        if _checked_elsewhere(self, own, request.url) or not is_web(url := str(request.url)):
             return None
-        return None if _dials_nothing(self, own, request.url) else _ticket(request, url)
+        return _ticket(request, url)
 
     return _send_single_request
 
@@ -80,9 +85,7 @@ def _send_async(original: Method) -> Method:
             return await original(self, request)
 
     def _send_single_request(self: Any, request: Any) -> Any:
-        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
-            return original(self, request)
-        if _dials_nothing(self, own, request.url):
+        if _checked_elsewhere(self, own, request.url) or not is_web(url := str(request.url)):
             return original(self, request)
         return send_with_ticket(self, request, url)
 

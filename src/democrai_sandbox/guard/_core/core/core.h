@@ -33,6 +33,7 @@ typedef struct {
     State *floor;
     void *boundary;
     PyObject *previous;
+    bool stays; /* the context carried the state before */
 } Entered;
 
 extern PyTypeObject State_Type;

@@ -288,16 +288,29 @@ static int carry(PyObject *value)
     return 0;
 }
 
+/* Whether the current context carries this value already. */
+static bool is_carried(PyObject *value)
+{
+    PyObject *present = NULL;
+    if (PyContextVar_Get(state_variable, Py_None, &present) < 0) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(present);
+    return present == value;
+}
+
 /* NULL enters "no guard": a job of unguarded code on a thread that guarded code started. */
 int state_enter(State *state, Entered *entered)
 {
+    PyObject *value = state ? (PyObject *)state : Py_None;
     entered->floor = thread_floor;
     entered->boundary = thread_boundary;
     entered->previous = NULL;
     if (PyContextVar_Get(state_variable, Py_None, &entered->previous) < 0) {
         return -1;
     }
-    if (carry(state ? (PyObject *)state : Py_None) < 0) {
+    entered->stays = entered->previous == value; /* a callback of the subject whose code runs: the usual case */
+    if (!entered->stays && carry(value) < 0) {
         Py_CLEAR(entered->previous);
         return -1;
     }
@@ -334,7 +347,7 @@ void state_leave(Entered *entered)
     thread_floor = entered->floor;
     thread_boundary = entered->boundary;
     PyErr_Fetch(&type, &error, &trace);
-    if (carry(entered->previous) < 0) {
+    if (!(entered->stays && is_carried(entered->previous)) && carry(entered->previous) < 0) {
         narrow(left);
         PyErr_WriteUnraisable(NULL);
     }
