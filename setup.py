@@ -14,6 +14,8 @@ ARGUMENTS = [
     "-std=c11",
     "-O2",
     "-fvisibility=hidden",
+    # Calls into the interpreter go straight to their target, without a stub in between.
+    "-fno-plt",
     "-Wall",
     "-Wextra",
     # Signatures are fixed by the C API, so an argument that goes unused is not a mistake.

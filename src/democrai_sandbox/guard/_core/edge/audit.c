@@ -241,7 +241,7 @@ static int on_unpack_event(State *state, PyObject *args)
     PathText *text = PyMem_Malloc(sizeof *text);
     int fd = -1;
     if (text != NULL && path_text(item(args, 0), text) == 0) {
-        fd = guarded_open(state, text, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+        fd = guarded_open(state, text, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0, NULL);
         Py_XDECREF(text->object);
     }
     PyMem_Free(text);

@@ -383,7 +383,7 @@ static int (*const preparations[])(void) = {
     context_views_ready,  protected_names_ready,
     finalizers_ready,     callback_holders_ready,
     listings_ready,       stat_results_ready,
-    opens_ready,          imports_ready,
+    file_objects_ready,   imports_ready,
     native_modules_ready, patch_loaded_modules,
     all_required_patched,
 };

@@ -72,11 +72,15 @@ bool call_takes_folders(const Call *call, const Place *places, int count);
 PyObject *call_in_folders(const Call *call, const Place *places, int count);
 
 /* ---- opens.c ------------------------------------------------------------------------------------------------- */
-extern PyCFunction fileio_fileno;
 extern FAST_THREAD_LOCAL bool checked_open; /* this thread is inside an open that we made ourselves */
 PyObject *on_open(State *state, Call *call);
-int opens_ready(void);
-int guarded_open(State *state, PathText *text, int flags, int mode);
+int announce_open(PyObject *path, const char *mode, int flags);
+/* Returns a descriptor, or -1 with an exception. The mode in `info`, unless NULL, is 0 if fstat() failed. */
+int guarded_open(State *state, PathText *text, int flags, int mode, struct stat *info);
+
+/* ---- file_objects.c ------------------------------------------------------------------------------------------ */
+extern PyCFunction fileio_fileno;
+int file_objects_ready(void);
 int fileio_patch(PyObject *module);
 
 /* ---- listings.c ---------------------------------------------------------------------------------------------- */

@@ -101,7 +101,7 @@ static int open_folder(State *state, Call *call, Py_ssize_t at, const char *even
     }
     int fd = PySys_Audit(event, "O", text.object) < 0
                  ? -1
-                 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
+                 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0, NULL);
     if (fd < 0 || listing_begin(listing, fd) < 0) {
         Py_DECREF(text.object);
         return -1;

@@ -105,7 +105,7 @@ int require(State *state, const char *path, unsigned wanted)
 
 /* Masks of the latest paths: the same file is often written, read and looked at in turn. Rules do not change during an
  * activation. */
-enum { LATEST = 64, LONGEST_KEPT = 192 };
+enum { LATEST = 64, LONGEST_KEPT = 192 }; /* LATEST is 2 to the 6 */
 static struct {
     uint64_t serial; /* of the activation */
     size_t length;
@@ -119,9 +119,18 @@ void location_masks_forget(void)
     memset(latest, 0, sizeof latest);
 }
 
+/* Mixes the last letters of a path, in which the files of a folder differ. */
+static size_t place_of(const char *path, size_t length)
+{
+    uint64_t letters = 0;
+    size_t count = length < sizeof letters ? length : sizeof letters;
+    memcpy(&letters, path + length - count, count);
+    return (size_t)((letters + length) * 0x9E3779B97F4A7C15ULL >> 58);
+}
+
 unsigned location_mask(State *state, const char *path)
 {
-    size_t length = strlen(path), at = length == 0 ? 0 : (length * 5 ^ (size_t)path[length - 1]) % LATEST;
+    size_t length = strlen(path), at = place_of(path, length);
     if (latest[at].serial == state->serial && latest[at].length == length && LIKELY(!candidates_held) &&
         memcmp(latest[at].path, path, length) == 0) {
         return latest[at].mask;

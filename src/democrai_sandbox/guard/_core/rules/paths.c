@@ -175,9 +175,19 @@ static int fill_text(const char *bytes, size_t length, const char *base, PathTex
         return too_long(out->shown);
     }
     memcpy(out->raw + used, bytes, length + 1);
-    out->directory = means_directory(out->raw, used + length);
-    out->dotted = strstr(bytes, "..") != NULL;
     out->written = used;
+    used += length;
+    if (LIKELY(normal_length(out->raw) == used && used < PATH_MAX - 1)) {
+        memcpy(out->text, out->raw, used + 1);
+        out->directory = out->dotted = false;
+        return 0;
+    }
+    if (strlen(bytes) != length) {
+        PyErr_SetString(PyExc_ValueError, "embedded null byte");
+        return -1;
+    }
+    out->directory = means_directory(out->raw, used);
+    out->dotted = strstr(bytes, "..") != NULL;
     return path_normalise(out->raw, out->text) < 0 ? too_long(out->shown) : 0;
 }
 
@@ -199,9 +209,6 @@ int path_text_at(PyObject *object, const char *base, PathText *out)
     }
     if (length >= PATH_MAX) {
         too_long(out->shown);
-    }
-    else if (strlen(bytes) != (size_t)length) {
-        PyErr_SetString(PyExc_ValueError, "embedded null byte");
     }
     else if (length == 0) {
         errno = ENOENT;
