@@ -16,6 +16,7 @@ from ._core import (
     live_states,
     patched_entries,
     read_frame,
+    small_frame,
 )
 from .boundary import ask_external_access, door, entrance, location_of, own_code, own_process, plain, serve, served
 from .configuration import bare_policy, configure_guard, install_defaults
@@ -80,6 +81,7 @@ __all__ = [
     "recent_denials",
     "serve",
     "served",
+    "small_frame",
 ]
 
 # The first finalizer of a process registers an exit function for all finalizers. Do this before a subject can.

@@ -71,6 +71,51 @@ def test_plain_data_comes_out_as_it_went_in(case):
     assert all(told.values()), told
 
 
+def small(world):
+    """Compare small frames with those of the writer in Python."""
+    import enum
+    import json
+
+    from democrai_sandbox.guard import small_frame
+
+    def framed(item):
+        text = json.dumps(item, separators=(",", ":")).encode()
+        return struct.pack("!III", len(text), 0, 0) + text
+
+    class Text(str):
+        __slots__ = ()
+
+    class Number(enum.IntEnum):
+        ONE = 1
+
+    source = random.Random(7)
+    samples = [value(source) for _ in range(2000)]
+    values = [item for item in samples if "b'" not in repr(item) and 'b"' not in repr(item)]
+    values += ["".join(map(chr, range(0xD800))), "\U0001f600\uffff\U0010ffff", "x" * 8178, (1, ("2",)), 2**63 - 1]
+    values += [1e16, 1.0, -0.0, 1e-7, [[[]] * 10], {"": {}}, {}, []]
+    long = "".join(map(chr, range(0xD800)))
+    unusual = [b"", [b"x"], float("nan"), float("-inf"), "\ud800", ["\udfff"], {1: 2}, {None: 1}, {"\ud800": 1}, {1}]
+    unusual += [Text("a"), [Text("a")], {Text("a"): 1}, Number.ONE, 2**63, "x" * 8179, long, object(), range(3)]
+    deep = []
+    for _ in range(65):
+        deep = [deep]
+    differing = [item for item in values if item != long and small_frame(item) not in (framed(item), None)]
+    left = [item for item in values if item != long and small_frame(item) is None]
+    return {
+        "differing": differing,
+        "left": [item for item in left if str(2**1000) not in repr(item) and str(2**63) not in repr(item)],
+        "written": sum(small_frame(item) is not None for item in values) > 500,
+        "unusual": [repr(item) for item in [*unusual, deep] if small_frame(item) is not None],
+        "points": [point for point in range(0xD800) if small_frame(chr(point)) != framed(chr(point))],
+    }
+
+
+def test_small_frame_is_what_the_other_writer_makes(case):
+    """Values that are not plain, or not small, are left to it."""
+    expected = {"differing": [], "left": [], "written": True, "unusual": [], "points": []}
+    assert case.run(small) == expected
+
+
 def refusals(world):
     from democrai_sandbox.errors.extensions import FrameError
     from democrai_sandbox.policy import InvalidInputError
@@ -234,7 +279,7 @@ def sent_by_finalizers(world):
     from democrai_sandbox.runtime.worker.host_client import WorkerSocket
 
     ours, theirs = socket.socketpair()
-    line, message, begun = WorkerSocket(theirs.detach(), LARGEST), [[[]] * 2_000], []
+    line, message, begun = WorkerSocket(theirs.detach(), LARGEST), [[[]] * 20_000], []
 
     class Circle:
         def __init__(self):

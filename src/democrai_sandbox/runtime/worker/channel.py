@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors.extensions import FrameError, WorkerCrashed, WorkerFailed, WorkerFlooded
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
-from .codec import Frame, FrameReader, SharedMemory, decode, encode, encode_parts, unsent
+from .codec import Frame, FrameReader, SharedMemory, decode, decode_text, encode, encode_parts, unsent
 from .process import command_of, environment_of
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ _SO_SNDBUFFORCE = 32
 """As for ``SO_SNDBUF``, beyond the limit for users without privileges."""
 _LEAST_REST, _LONGEST_REST = 0.02, 0.25
 """Seconds before a worker that has used up its budget is read again."""
+_MALFORMED = "the worker sent a malformed frame: {}"
 _readers = ThreadPoolExecutor(2, "frames")
 """Threads that decode large frames, started on demand."""
 
@@ -196,22 +197,33 @@ class HostSocket:
 
     def _read(self) -> None:
         """Receive available bytes, and handle a few messages before returning."""
-        if self._open and self._receive():
+        size = self._receive() if self._open else 0
+        text = self._inbox.whole(size) if self._held is None else None
+        if text is not None and self._budget.wait() == 0:
+            self._hand_on_whole(text)
+        elif size:
+            self._inbox.add(size)
             self._hand_on()
 
-    def _receive(self) -> bool:
-        """Receive once, if data is available."""
+    def _receive(self) -> int:
+        """Receive once, and return the number of bytes; 0 if none are available."""
         try:
             size = self._socket.recv_into(self._inbox.room)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             size = 0
         if not size:
             self._end("")
-            return False
-        self._inbox.add(size)
-        return True
+        return size
+
+    def _hand_on_whole(self, text: memoryview) -> None:
+        """Handle the only message, the usual case."""
+        try:
+            message, values = decode_text(text)
+            self._heard(message, len(text), values)
+        except FrameError as error:
+            self._end(_MALFORMED.format(error))
 
     def _hand_on(self) -> None:
         """Handle complete messages within the budget; then listen, rest or continue."""
@@ -243,7 +255,7 @@ class HostSocket:
                 if self._loop.time() > until:
                     break
         except FrameError as error:
-            self._end(f"the worker sent a malformed frame: {error}")
+            self._end(_MALFORMED.format(error))
             return
         self._deafen()
         self._loop.call_soon(self._go_on)
@@ -260,7 +272,8 @@ class HostSocket:
             if self._held is not None:
                 self._held = self._held.kept()
             self._inbox.keep()
-            self._receive()
+            if size := self._receive():
+                self._inbox.add(size)
         if not self._open:
             return
         if self._budget.is_flooded(self._inbox.count(allowed.waiting_messages), self._inbox.size):
@@ -283,7 +296,7 @@ class HostSocket:
             self._inbox.release(frame)
             self._heard(message, frame.size, values)
         except FrameError as error:
-            self._end(f"the worker sent a malformed frame: {error}")
+            self._end(_MALFORMED.format(error))
             return
         self._go_on()
 

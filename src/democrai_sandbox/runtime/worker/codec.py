@@ -16,7 +16,7 @@ from mmap import MAP_PRIVATE, mmap
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from democrai_sandbox.errors.extensions import FrameError
-from democrai_sandbox.guard import plain, read_frame
+from democrai_sandbox.guard import plain, read_frame, small_frame
 from democrai_sandbox.policy import InvalidInputError
 
 if TYPE_CHECKING:
@@ -138,7 +138,16 @@ def encode_parts(message: Any, *, largest: int = LARGEST, shared: SharedMemory |
 
     With shared memory the frame must be sent, in the order in which frames were encoded.
     """
-    return frame_of(write(message, largest=largest), shared)
+    frame = whole_frame(message, largest, shared)
+    return frame_of(write(message, largest=largest), shared) if frame is None else (frame,)
+
+
+def whole_frame(message: Any, largest: int, shared: SharedMemory | None) -> bytes | None:
+    """Return the frame of a small message without bytes values; None if ``write`` and ``frame_of`` have to make it."""
+    if shared is not None and shared.was_read:
+        return None
+    frame = small_frame(message)
+    return frame if frame is None or len(frame) <= _SIZE + largest else None
 
 
 class Written(NamedTuple):
@@ -238,8 +247,15 @@ def decode(frame: Frame) -> tuple[Any, int]:
 
     A slow frame releases the GIL meanwhile.
     """
+    return decode_text(frame.text, frame.raw, frame.blobs, is_slow=frame.is_slow)
+
+
+def decode_text(
+    text: bytes | memoryview, raw: bytes | memoryview = b"", blobs: int = 0, *, is_slow: bool = False
+) -> tuple[Any, int]:
+    """Do the same for the parts of a frame."""
     try:
-        return read_frame(frame.text, frame.raw, frame.blobs, frame.is_slow)
+        return read_frame(text, raw, blobs, is_slow)
     except (ValueError, MemoryError) as error:
         raise FrameError(str(error) or "it needs too much memory") from None
 
@@ -283,6 +299,17 @@ class FrameReader:
             self._at, self._end = 0, len(self._pieces)
         else:
             self._at, self._end = 0, size
+
+    def whole(self, size: int) -> memoryview | None:
+        """Return the text if the received bytes are one small frame without bytes values, and nothing else is left.
+
+        Otherwise they must be added.
+        """
+        if not _SIZE <= size <= LARGE or not self.is_empty:
+            return None
+        text, rest, blobs = _unpack(self._room, 0)
+        is_whole = not rest and not blobs and text == size - _SIZE <= self._largest
+        return self.room[_SIZE:size] if is_whole else None
 
     def keep(self) -> None:
         """Move the remaining bytes out of the room, so that more can be received."""
@@ -382,6 +409,9 @@ class FrameReader:
 
         Raise ``FrameError`` if one is malformed; nothing can be read after that.
         """
+        text = self.whole(size)
+        if text is not None:
+            return [decode_text(text)[0]]
         self.add(size)
         messages = []
         while (frame := self.next()) is not None:

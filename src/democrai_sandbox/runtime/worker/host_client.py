@@ -16,7 +16,7 @@ from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputEr
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
 from .calls import present_number
-from .codec import FrameReader, SharedMemory, frame_of, unsent, write
+from .codec import FrameReader, SharedMemory, frame_of, unsent, whole_frame, write
 from .process import CallIdentity
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class WorkerSocket:
 
     def send(self, message: Any) -> None:
         """Send a message. Raise ``InvalidInputError``, without sending, if it cannot be encoded."""
+        frame = whole_frame(message, self._largest, self._shared)
+        if frame is not None:
+            with self._writing:
+                self._socket.sendall(frame)
+            return
         # Not under the lock: a garbage collection may run code of the subject, which may send a message, too.
         written = write(message, largest=self._largest)
         with self._writing:
@@ -95,10 +100,12 @@ _SOON = 1.0
 
 
 class _LaneSelector(selectors.EpollSelector):
-    """Selector that reads the lane itself: the tasks of new calls run in the same turn of the loop."""
+    """Selector that reads the lane itself, and begins the tasks of new calls without another turn of the loop."""
 
     lane = -1
     read: Door
+    ready: deque[asyncio.Handle]
+    """Callbacks that the loop runs after the selection."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for events, and handle those of the lane."""
@@ -106,6 +113,10 @@ class _LaneSelector(selectors.EpollSelector):
             first = self._selector.poll(-1, 1)  # type: ignore[attr-defined] # the epoll object
             if first and first[0][0] == self.lane:
                 self.read()
+                for _ in range(len(self.ready)):
+                    task = self.ready.popleft()
+                    if not task.cancelled():
+                        task._run()  # noqa: SLF001 - as the loop does
                 return []
             timeout = 0
         ready = super().select(timeout)
@@ -122,6 +133,7 @@ class WorkerLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._lane_selector = _LaneSelector()
         super().__init__(self._lane_selector)
+        self._lane_selector.ready = self._ready  # type: ignore[attr-defined] # of the base class
 
     def read_in_advance(self, descriptor: int, read: Door) -> None:
         """Call ``read`` whenever the lane is readable, before the other callbacks of a turn."""

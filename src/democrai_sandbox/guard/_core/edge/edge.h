@@ -44,6 +44,9 @@ PyObject *core_plain(PyObject *module, PyObject *args);
 /* ---- worker_messages.c --------------------------------------------------------------------------------------- */
 PyObject *core_read_frame(PyObject *module, PyObject *args);
 
+/* ---- small_frames.c ------------------------------------------------------------------------------------------ */
+PyObject *core_small_frame(PyObject *module, PyObject *message);
+
 /* ---- explicit_ask.c ------------------------------------------------------------------------------------------ */
 PyObject *core_ask(PyObject *module, PyObject *args);
 PyObject *core_location(PyObject *module, PyObject *path);

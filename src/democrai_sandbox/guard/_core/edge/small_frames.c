@@ -1,0 +1,158 @@
+/* Writes small messages of a worker: plain data without bytes values becomes a frame in one step.
+ *
+ * No Python code runs and no Python object is created meanwhile, so the message cannot change. Anything unusual is left
+ * to the writer in Python, which finds the errors, too. */
+#include "edge/edge.h"
+
+#include <arpa/inet.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LARGEST_FRAME = 8192, DEEPEST = 64, LONGEST_ESCAPE = 16, LONGEST_NUMBER = 32, HEADER = 3 };
+
+typedef struct {
+    size_t used;
+    char text[LARGEST_FRAME];
+} Output;
+
+static bool put(Output *out, const char *text, size_t length)
+{
+    if (length > sizeof out->text - out->used) {
+        return false;
+    }
+    memcpy(out->text + out->used, text, length);
+    out->used += length;
+    return true;
+}
+
+static bool put_byte(Output *out, char byte)
+{
+    return put(out, &byte, 1);
+}
+
+/* Like json with ensure_ascii. A surrogate without its other half is not Unicode. */
+static bool put_point(Output *out, Py_UCS4 point)
+{
+    static const char named[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
+    char escape[LONGEST_ESCAPE];
+    const char *found = point < 0x80 && point != 0 ? strchr(named, (int)point) : NULL;
+    if (found != NULL) {
+        snprintf(escape, sizeof escape, "\\%c", names[found - named]);
+    }
+    else if (point >= ' ' && point <= '~') {
+        return put_byte(out, (char)point);
+    }
+    else if (point > 0xFFFF) {
+        unsigned rest = point - 0x10000;
+        snprintf(escape, sizeof escape, "\\u%04x\\u%04x", 0xD800U | (rest >> 10 & 0x3FFU),
+                 0xDC00U | (rest & 0x3FFU));
+    }
+    else {
+        snprintf(escape, sizeof escape, "\\u%04x", (unsigned)point);
+    }
+    return !(point >= 0xD800 && point <= 0xDFFF) && put(out, escape, strlen(escape));
+}
+
+static bool put_string(Output *out, PyObject *text)
+{
+    Py_ssize_t length = PyUnicode_CheckExact(text) ? PyUnicode_GET_LENGTH(text) : LARGEST_FRAME;
+    if (length >= LARGEST_FRAME || PyUnicode_READY(text) < 0 || !put_byte(out, '"')) {
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (!put_point(out, PyUnicode_READ_CHAR(text, i))) {
+            return false;
+        }
+    }
+    return put_byte(out, '"');
+}
+
+static bool put_whole(Output *out, PyObject *value)
+{
+    char digits[LONGEST_NUMBER];
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow && put(out, digits, (size_t)snprintf(digits, sizeof digits, "%lld", number));
+}
+
+static bool put_float(Output *out, double number)
+{
+    char *digits = isfinite(number) ? PyOS_double_to_string(number, 'r', 0, Py_DTSF_ADD_DOT_0, NULL) : NULL;
+    bool done = digits != NULL && put(out, digits, strlen(digits));
+    PyMem_Free(digits);
+    return done;
+}
+
+static bool put_value(Output *out, PyObject *value, int depth);
+
+static bool put_dict(Output *out, PyObject *value, int depth)
+{
+    PyObject *key, *item;
+    Py_ssize_t position = 0;
+    bool first = true;
+    while (PyDict_Next(value, &position, &key, &item)) {
+        if (!put_byte(out, first ? '{' : ',') || !put_string(out, key) || !put_byte(out, ':') ||
+            !put_value(out, item, depth + 1)) {
+            return false;
+        }
+        first = false;
+    }
+    return (!first || put_byte(out, '{')) && put_byte(out, '}');
+}
+
+static bool put_sequence(Output *out, PyObject *value, int depth)
+{
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
+    PyObject *const *items = PySequence_Fast_ITEMS(value);
+    if (!put_byte(out, '[')) {
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if ((i > 0 && !put_byte(out, ',')) || !put_value(out, items[i], depth + 1)) {
+            return false;
+        }
+    }
+    return put_byte(out, ']');
+}
+
+static bool put_value(Output *out, PyObject *value, int depth)
+{
+    if (depth > DEEPEST) {
+        return false;
+    }
+    if (value == Py_None) {
+        return put(out, "null", 4);
+    }
+    if (PyBool_Check(value)) {
+        return value == Py_True ? put(out, "true", 4) : put(out, "false", 5);
+    }
+    if (PyUnicode_CheckExact(value)) {
+        return put_string(out, value);
+    }
+    if (PyLong_CheckExact(value)) {
+        return put_whole(out, value);
+    }
+    if (PyFloat_CheckExact(value)) {
+        return put_float(out, PyFloat_AS_DOUBLE(value));
+    }
+    if (PyDict_CheckExact(value)) {
+        return put_dict(out, value, depth);
+    }
+    return (PyList_CheckExact(value) || PyTuple_CheckExact(value)) && put_sequence(out, value, depth);
+}
+
+/* small_frame(message): the frame, or None if the message is not small or not plain */
+PyObject *core_small_frame(PyObject *module, PyObject *message)
+{
+    Output out;
+    uint32_t header[HEADER] = {0};
+    out.used = sizeof header;
+    if (!put_value(&out, message, 0)) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    header[0] = htonl((uint32_t)(out.used - sizeof header));
+    memcpy(out.text, header, sizeof header);
+    return PyBytes_FromStringAndSize(out.text, (Py_ssize_t)out.used);
+}
