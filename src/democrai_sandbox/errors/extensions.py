@@ -82,12 +82,13 @@ class ExtensionFailed(SandboxError, RuntimeError):
 class LimitReached(ExtensionFailed):
     """A worker reached one of its resource limits in a call.
 
-    ``limit`` is its name. The worker continues to run, unless the limit is processor time.
+    ``limit`` is its name. The worker continues to run, unless the limit is processor time or the temp folder.
     """
 
     code = "extension_limit_reached"
     guidance = """
-    Cause: The call needed more memory, larger files, or more open files or threads than its worker may use.
+    Cause: The call needed more memory, larger files, more temp space, or more open files or threads than its worker
+    may use.
     Fix: Let the code use less, or raise the limit under `limits` in the manifest; `sandbox.limits` of the host caps it.
     Example:
     data = bytearray(10**12)     # in an action

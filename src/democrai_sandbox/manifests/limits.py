@@ -21,6 +21,7 @@ LARGEST: Mapping[str, int] = MappingProxyType(
         "memory_mb": 16 * 1024 * 1024,
         "open_files": 1_048_576,
         "processes": 4_194_304,
+        "temp_mb": 16 * 1024 * 1024,
         "wall_seconds": 31_536_000,
     }
 )
@@ -36,6 +37,7 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("weight", "cpu_shares", "shares", "nice", "priority"), "cpu_weight"),
         **dict.fromkeys(("files", "nofile", "max_files", "fds", "descriptors"), "open_files"),
         **dict.fromkeys(("nproc", "max_processes", "pids", "threads"), "processes"),
+        **dict.fromkeys(("temp", "tmp_mb", "tmp", "disk_mb", "disk", "quota"), "temp_mb"),
         **dict.fromkeys(("timeout", "timeout_s", "timeout_seconds", "wall_time", "seconds"), "wall_seconds"),
     }
 )
@@ -59,6 +61,8 @@ class Limits:
     """Maximum number of open descriptors."""
     processes: int | None = None
     """Maximum number of processes and threads of the operating-system user. The kernel does not enforce it for root."""
+    temp_mb: int | None = None
+    """Megabytes of all files in the temp folder of a worker."""
     wall_seconds: int | None = None
     """Seconds of real time: of a child or installation as a whole, of each call to a worker."""
 

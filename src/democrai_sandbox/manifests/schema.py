@@ -216,6 +216,7 @@ _ABOUT_LIMITS = MappingProxyType(
         "memory_mb": "Megabytes of private, writable memory.",
         "open_files": "Maximum number of open files and sockets.",
         "processes": "Maximum number of processes and threads of the operating-system user.",
+        "temp_mb": "Megabytes of all files in the temp folder of a worker.",
         "wall_seconds": "Seconds of real time: of a program or an installation, of each call to a worker.",
     }
 )

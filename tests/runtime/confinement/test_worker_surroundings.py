@@ -11,7 +11,7 @@ from tests.guard.harness import Case
 LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 WORKER = {"isolation": {"default": "process"}}
 MODULE = """
-import os, tempfile
+import os, tempfile, time
 from democrai_sandbox import sdk
 
 @sdk.action("temp")
@@ -19,6 +19,15 @@ def temp():
     with open(os.path.join(tempfile.gettempdir(), "kept"), "a") as file:
         file.write("x")
     return [tempfile.gettempdir(), os.listdir(tempfile.gettempdir()), os.getpid()]
+
+@sdk.action("fill")
+def fill(names, size):
+    for name in names:
+        place = os.path.join(tempfile.gettempdir(), name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "wb") as file:
+            file.write(bytes(size))
+    time.sleep(60)
 
 @sdk.action("opens")
 def opens(path):
@@ -194,3 +203,50 @@ def test_a_limit_of_a_worker_is_one_clear_error(case):
     assert told["free"] == 200 << 20
     assert [told["told"][name][0] for name in ("eat", "grow", "hoard")] == ["MemoryError", "OSError", "OSError"]
     assert told["counted"] == [f"module:demo {name} 1" for name in ("file_size_mb", "memory_mb", "open_files")]
+
+
+def full(world):
+    import asyncio
+
+    lab = world.load(LAB)["Lab"](world)
+    house = lab.house
+    house.extension("demo", MODULE, limits={"temp_mb": 2})
+    house.extension("free", MODULE, limits={"temp_mb": 64})
+
+    async def story():
+        folder, _, first = await lab.action("demo", "temp")
+        large = await lab.action("demo", "fill", names=["a/b/c", "a/d"], size=(1 << 20) + 1)
+        while os.path.exists(folder):
+            await asyncio.sleep(0.01)
+        many = await lab.action("demo", "fill", names=[f"file{number}" for number in range(600)], size=0)
+        _, found, last = await lab.action("demo", "temp")
+        free, other = (
+            await lab.action("free", "temp"),
+            asyncio.ensure_future(lab.action("free", "fill", names=["a"], size=3 << 20)),
+        )
+        await asyncio.sleep(2.5)  # two measurements
+        told = {
+            "large": large[1].split(":")[1],
+            "many": many[1].split(":")[1],
+            "found": found,
+            "another process": first != last,
+            "free": [other.done(), len(free)],
+            "counted": {f"{label} {limit}": count for (label, limit), count in house.runtime.limits_reached.items()},
+        }
+        other.cancel()
+        return told
+
+    return lab.serve(story, **WORKER)
+
+
+def test_worker_that_fills_its_temp_folder_is_stopped(case):
+    """By size or by number of files; the next call has an empty folder, and other workers continue."""
+    told = case.run(full)
+    assert "temp_mb" in told.pop("large")
+    assert "temp_mb" in told.pop("many")
+    assert told == {
+        "found": ["kept"],
+        "another process": True,
+        "free": [False, 3],
+        "counted": {"module:demo temp_mb": 2},
+    }

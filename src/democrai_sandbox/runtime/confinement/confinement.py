@@ -184,6 +184,7 @@ class Confinement:
             tells_endpoints=has_egress,
             confined=self._has_landlock,
             limits=tuple(limits.given()),
+            temp=temp,
         )
 
         def rights() -> object:

@@ -58,13 +58,14 @@ _MOST_PROCESSES = 4096
 
 
 def default_worker_limits() -> Limits:
-    """Return the limits of a worker without others: a quarter of the machine's memory, some files and processes."""
+    """Return the limits of a worker without others: a quarter of the machine's memory, and what most code needs."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MEGABYTE
     return Limits(
         memory_mb=max(memory // _PART_OF_MEMORY, _LEAST_MEMORY_MB),
         file_size_mb=4096,
         open_files=4096,
         processes=default_processes(),
+        temp_mb=4096,
     )
 
 

@@ -71,7 +71,9 @@ class WorkerSpec(NamedTuple):
     """Seconds until the next attempt after a worker failed to start three times."""
     largest_frame: int = 64 * 1024 * 1024
     limits: tuple[tuple[str, int], ...] = ()
-    """Limits that the kernel enforces for the process, by name."""
+    """Limits of the process by name; the kernel enforces them, the host that of the temp folder."""
+    temp: str = ""
+    """Temp folder of the worker, if it has one of its own."""
     longest_call: float | None = None
     """Upper limit of a call's timeout in seconds; None for no limit."""
     no_exec: bool = False

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import stat
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import thread_time
@@ -124,6 +128,40 @@ _DRAIN_SECONDS = 0.05
 """Seconds between two checks whether a replaced process has finished its calls."""
 
 
+_MEGABYTE = 1024 * 1024
+_BLOCK = 4096
+"""Bytes that a file takes at least, with its entry."""
+_LOOK_AGAIN, _LOOK_IDLE = 1.0, 10.0
+"""Seconds between two measurements of a temp folder, while calls are pending and otherwise."""
+_PART_OF_TIME = 20
+"""The pause lasts at least this multiple of the measurement."""
+_measuring = ThreadPoolExecutor(1, "temp-folders")
+"""Thread that measures, started on demand."""
+
+
+def _takes_more(folder: str, most: int) -> bool:
+    """Return whether the files of a folder take more than this many bytes.
+
+    So does one with a folder that cannot be read: otherwise files could be hidden in it.
+    """
+    taken, folders = 0, [folder]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        info = entry.stat(follow_symlinks=False)
+                        taken += max(info.st_blocks * 512, _BLOCK)
+                        folders += [entry.path] if stat.S_ISDIR(info.st_mode) else []
+                    if taken > most:
+                        return True
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return True
+    return False
+
+
 _LIMITS = {"[Errno 24]": "open_files", "[Errno 27]": "file_size_mb"}
 """Limits by the error that reaching them raises: EMFILE, EFBIG."""
 _OF_MEMORY = ("memory_mb", "address_space_mb")
@@ -166,6 +204,7 @@ class WorkerSession:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.surfaces: Mapping[tuple[str, str], SurfaceInfo] = {}
         self.has_served = False
+        self._temp_watch: asyncio.Task[None] | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "done": self._done,
             "item": lambda number, value: self.flights[number].item(value),
@@ -187,6 +226,7 @@ class WorkerSession:
     async def start(self, starter: WorkerStarter) -> None:
         """Start the process and wait until its code is imported. Raise the error of a failed start or import."""
         await self.channel.start(starter)
+        self._temp_watch = self._loop.create_task(self._watch_temp())
         try:
             async with asyncio.timeout(self._spec.start_timeout):
                 await asyncio.shield(self._ready)
@@ -199,9 +239,29 @@ class WorkerSession:
             self.channel.end("the start of the worker was canceled")
             raise
 
+    async def _watch_temp(self) -> None:
+        """Stop the process when its temp folder takes more than its limit."""
+        label, most = self._spec.label, dict(self._spec.limits).get("temp_mb")
+        if most is None or not self._spec.temp:
+            return
+        seconds, is_full = 0.0, False
+        while not is_full:
+            await asyncio.sleep(max(_LOOK_AGAIN if self.flights else _LOOK_IDLE, _PART_OF_TIME * seconds))
+            begin = self._loop.time()
+            is_full = await self._loop.run_in_executor(_measuring, _takes_more, self._spec.temp, most * _MEGABYTE)
+            seconds = self._loop.time() - begin
+        self._settled.clear()  # new calls wait for the next process
+        self._host.limit_reached(label, "temp_mb")
+        failure = ExtensionFailed("the worker was stopped, and its temp folder is removed")
+        for flight in self.flights.values():
+            flight.fail(LimitReached(label, "temp_mb", most, failure))
+        self.channel.end(f"the worker reached its limit temp_mb of {most}")
+
     def _over(self, error: WorkerFailed) -> None:
         """Fail all pending calls of a process that has ended."""
         self._deadlines.close()
+        if self._temp_watch is not None:
+            self._temp_watch.cancel()
         flights = tuple(self.flights.values())
         self.flights.clear()
         for flight in flights:
