@@ -55,12 +55,12 @@ class StartedProgram:
         "timed_out",
     )
 
-    def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
+    def __init__(self, pid: int, pidfd: int, lifeline: int, wall_seconds: float | None, mark: int) -> None:
         self.pid = pid
         self.mark = mark
         self.pidfd = pidfd
         self.lifeline = lifeline
-        self.deadline = deadline
+        self.deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
         self.nice = 0
         """Nice value of its session: its share of the processor."""
         self.refusals = 0
@@ -272,7 +272,8 @@ class StartedPrograms:
     def _strangers(self, known: dict[int, Any]) -> list[int]:
         """Return the direct children of this single-threaded process that are not known."""
         if self._list < 0:
-            return [pid for pid in _processes() if pid not in known and _parent(pid) == os.getpid()]
+            everything = _states(_processes())
+            return [pid for pid, (_, parent) in everything.items() if pid not in known and parent == os.getpid()]
         try:
             found: list[int] = self._native.strangers(self._list, known)
         except OSError:
@@ -344,11 +345,6 @@ def _processes() -> list[int]:
         return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - names are all it takes
     except OSError:
         return []
-
-
-def _parent(pid: int) -> int:
-    stat = _stat(pid)
-    return -1 if stat is None else stat[1]
 
 
 def _stat(pid: int) -> tuple[bytes, int] | None:

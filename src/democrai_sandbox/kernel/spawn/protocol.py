@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import socket
 import struct
 import sys
 from array import array
@@ -33,6 +34,7 @@ MOST_DESCRIPTORS = 250
 """The kernel's limit is 253 per packet."""
 _ADD_SEALS = fcntl.F_ADD_SEALS
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 NOTHING = -1
 """Instead of a descriptor: /dev/null as a standard stream, none as a cgroup. As a umask: the application's."""
 
@@ -278,6 +280,40 @@ def parsed_request(body: bytes) -> dict[str, Any]:
     if type(request) is not dict or type(request.get("action")) is not str:
         raise BadRequestError("expected an object with an action")
     return request
+
+
+class RequestPacket:
+    """Packet with its descriptors; those that are not taken are closed."""
+
+    __slots__ = ("_flags", "files", "lifeline", "packet", "sender")
+
+    def __init__(self, native: Any, link: int) -> None:
+        """Receive a packet; raise ``EOFError`` when the application has ended."""
+        self.packet, self.lifeline, self.files, self.sender, self._flags = native.receive(link)
+        # Some kernels report a sender of 0 at the end of the stream.
+        if not self.packet and self.lifeline < 0 and not self.files and not self.sender:
+            raise EOFError
+
+    def body(self, application: int) -> bytes:
+        """Return the body, after checking that the application sent it."""
+        if self.sender != application:
+            raise BadRequestError(f"process {self.sender} is not the application")
+        if self._flags & _CUT:
+            raise BadRequestError("the packet is too large, or no descriptor is free for its files")
+        packet: bytes = self.packet
+        if packet != IN_FILE or not self.files:
+            return packet
+        file = self.files.pop(0)
+        try:
+            return unsealed(file)
+        finally:
+            close(file)
+
+    def close(self) -> None:
+        """Close the descriptors that were not taken, except the lifeline."""
+        for file in self.files:
+            close(file)
+        self.files.clear()
 
 
 def read_front(body: bytes) -> Front:

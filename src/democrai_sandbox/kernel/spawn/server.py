@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ def _load(name: str, path: Path) -> Any:
 
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from democrai_sandbox.kernel.landlock import raw_ruleset
 
     from . import children, protocol, standby, template
@@ -55,7 +57,6 @@ _SPARE_DESCRIPTORS = 300
 """Descriptors for one request with its maximum number of descriptors, and for the server; at most half of all."""
 _PER_CHILD = 3
 _READABLE = select.EPOLLIN
-_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 def native_module() -> Any:
@@ -65,40 +66,6 @@ def native_module() -> Any:
         if path.exists():
             return _load("democrai_sandbox.kernel._native", path)
     raise ImportError(f"the compiled module of the kernel layer for this interpreter is missing in {_HERE.parent}")
-
-
-class RequestPacket:
-    """Packet with its descriptors; those that are not taken are closed."""
-
-    __slots__ = ("_flags", "files", "lifeline", "packet", "sender")
-
-    def __init__(self, native: Any, link: int) -> None:
-        """Receive a packet; raise ``EOFError`` when the application has ended."""
-        self.packet, self.lifeline, self.files, self.sender, self._flags = native.receive(link)
-        # Some kernels report a sender of 0 at the end of the stream.
-        if not self.packet and self.lifeline < 0 and not self.files and not self.sender:
-            raise EOFError
-
-    def body(self, application: int) -> bytes:
-        """Return the body, after checking that the application sent it."""
-        if self.sender != application:
-            raise protocol.BadRequestError(f"process {self.sender} is not the application")
-        if self._flags & _CUT:
-            raise protocol.BadRequestError("the packet is too large, or no descriptor is free for its files")
-        packet: bytes = self.packet
-        if packet != protocol.IN_FILE or not self.files:
-            return packet
-        file = self.files.pop(0)
-        try:
-            return protocol.unsealed(file)
-        finally:
-            os.close(file)
-
-    def close(self) -> None:
-        """Close the descriptors that were not taken, except the lifeline."""
-        for file in self.files:
-            os.close(file)
-        self.files.clear()
 
 
 class FailedStepError(Exception):
@@ -128,32 +95,25 @@ class Starts:
         self.baseline = [ruleset]
         return missing
 
-    def fork(
-        self, body: bytes, files: list[int], plan: protocol.LandlockPlan | None, mark: int, report: int
-    ) -> tuple[bytes, list[int], list[int], list[str]]:
-        """Prepare a request to the template.
+    @contextmanager
+    def opened(self, plan: protocol.LandlockPlan | None) -> Iterator[tuple[list[int], list[int], list[str]]]:
+        """Keep open what confines a child, until its start is requested.
 
-        Return the packet, its descriptors, those among them to close afterwards, and the missing paths of the plan.
+        Yield its rulesets, a socket to its supervisor or nothing, and the missing paths of the plan.
         """
-        own: list[int] = []
-        missing: list[str] = []
+        if plan is None:
+            yield self.baseline, [], []
+            return
+        ruleset, missing = self._ruleset(plan)
+        own = [ruleset]
         try:
-            if plan is not None:
-                ruleset, missing = self._ruleset(plan)
-                own.append(ruleset)
-            rulesets = [*self.baseline, *own]
-            supervisor = self._supervisor(plan)
-            own += supervisor
-            packet, large = protocol.packed_fork(body, len(files), len(rulesets), mark, supervised=bool(supervisor))
-            sealed = [protocol.sealed(large)] if large else []
-        except BaseException:
+            own += self._supervisor(plan)
+            yield [*self.baseline, ruleset], own[1:], missing
+        finally:
             _close_all(own)
-            raise
-        return packet, [report, *files, *rulesets, *supervisor, *sealed], [*own, *sealed], missing
 
-    def _supervisor(self, plan: protocol.LandlockPlan | None) -> list[int]:
-        """Return a socket to the supervisor of a child, which serves the paths of the plan; nothing without any."""
-        if plan is None or not plan.metadata:
+    def _supervisor(self, plan: protocol.LandlockPlan) -> list[int]:
+        if not plan.metadata:
             return []
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -171,28 +131,16 @@ class Starts:
         The report is -1 for a running program. A program that must wait for the helper has a descriptor, which closes
         when the program runs, or contains data for ``_failure_of``.
         """
-        if plan is None:
-            return (*self._carried_out(body, files, self.baseline, mark, []), [])
-        ruleset, missing = self._ruleset(plan)
-        own = [ruleset]
-        try:
-            own += self._supervisor(plan)
-            return (*self._carried_out(body, files, [*self.baseline, ruleset], mark, own[1:]), missing)
-        finally:
-            _close_all(own)
-
-    def _carried_out(
-        self, body: bytes, files: list[int], rulesets: list[int], mark: int, supervisor: list[int]
-    ) -> tuple[int, int, int]:
-        try:
-            pid, pidfd, *report = self._native.spawn(
-                body, files, rulesets, self._null, (children.MARKING, mark), self._ignored, *supervisor
-            )
-        except ValueError as error:
-            raise protocol.BadRequestError(str(error)) from error
-        except OSError as error:
-            raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
-        return pid, pidfd, report[0] if report else -1
+        with self.opened(plan) as (rulesets, supervisor, missing):
+            try:
+                pid, pidfd, *report = self._native.spawn(
+                    body, files, rulesets, self._null, (children.MARKING, mark), self._ignored, *supervisor
+                )
+            except ValueError as error:
+                raise protocol.BadRequestError(str(error)) from error
+            except OSError as error:
+                raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
+        return pid, pidfd, report[0] if report else -1, missing
 
     def _ruleset(self, plan: protocol.LandlockPlan) -> tuple[int, list[str]]:
         try:
@@ -335,7 +283,7 @@ class ServerLoop:
 
     def _serve_request(self) -> None:
         try:
-            request = RequestPacket(self._native, self._link)
+            request = protocol.RequestPacket(self._native, self._link)
         except BlockingIOError:
             return
         except OSError as error:
@@ -350,7 +298,7 @@ class ServerLoop:
         finally:
             request.close()
 
-    def _answer(self, request: RequestPacket, lifeline: int) -> None:
+    def _answer(self, request: protocol.RequestPacket, lifeline: int) -> None:
         """Execute a request and send the result; a child keeps the lifeline."""
         child = None
         try:
@@ -403,9 +351,12 @@ class ServerLoop:
         if failure is None:
             self._tell_start(child, answer)
             return
-        with suppress(OSError):
-            self._native.tell(child.lifeline, self._refusal(step=failure.step, errno=failure.errno), -1)
+        self._tell_failure(child.lifeline, failure)
         self._let_go(child)
+
+    def _tell_failure(self, lifeline: int, failure: FailedStepError) -> None:
+        with suppress(OSError):
+            self._native.tell(lifeline, self._refusal(step=failure.step, errno=failure.errno), -1)
 
     def _refusal(self, **members: Any) -> bytes:
         self._refused += 1
@@ -442,8 +393,7 @@ class ServerLoop:
         self._check_room()
         mark = self._children.new_mark()
         pid, pidfd, report, missing = self._starts.start(body, files, front.plan, mark)
-        deadline = _deadline(front.wall_seconds)
-        child = children.StartedProgram(pid, pidfd, lifeline, deadline, mark)
+        child = children.StartedProgram(pid, pidfd, lifeline, front.wall_seconds, mark)
         child.nice, child.report = front.nice, report
         self._take_child(child)
         return child, protocol.packed_start(pid, missing)
@@ -469,19 +419,20 @@ class ServerLoop:
         report, theirs = os.pipe2(os.O_CLOEXEC)
         temporary = [theirs]
         try:
-            packet, descriptors, own, missing = self._starts.fork(body, files, front.plan, mark, theirs)
-            temporary += own
-            until = template.deadline()
-            fork = template.PendingFork(report, lifeline, front.wall_seconds, front.nice, missing, mark, until)
-            self._template.send(packet, descriptors, fork)
+            with self._starts.opened(front.plan) as (rulesets, supervisor, missing):
+                packet, large = protocol.packed_fork(body, len(files), len(rulesets), mark, supervised=bool(supervisor))
+                sealed = [protocol.sealed(large)] if large else []
+                temporary += sealed
+                until = time.monotonic() + template.ANSWER_SECONDS
+                fork = template.PendingFork(report, lifeline, front.wall_seconds, front.nice, missing, mark, until)
+                self._template.send(packet, [theirs, *files, *rulesets, *supervisor, *sealed], fork)
         except BaseException as error:
             os.close(report)
             if isinstance(error, OSError):
                 raise FailedStepError("template", error) from error
             raise
         finally:
-            for descriptor in temporary:
-                os.close(descriptor)
+            _close_all(temporary)
 
     def _serve_fork(self, report: int) -> None:
         """Answer for a worker: it runs, or a step failed, or the template has ended."""
@@ -490,7 +441,7 @@ class ServerLoop:
         if len(told) < protocol.REPORT.size:
             self._refuse_fork(fork, FailedStepError("template", OSError(errno.ECHILD, "")))
             return
-        self._template.forked()
+        self._template.has_forked = True
         failure = _failure_of(told)
         if failure is not None:
             self._refuse_fork(fork, failure)
@@ -498,8 +449,7 @@ class ServerLoop:
         os.close(report)
         _, _, pid = protocol.REPORT.unpack(told)
         try:
-            deadline = _deadline(fork.wall_seconds)
-            child = children.StartedProgram(pid, os.pidfd_open(pid), fork.lifeline, deadline, fork.mark)
+            child = children.StartedProgram(pid, os.pidfd_open(pid), fork.lifeline, fork.wall_seconds, fork.mark)
             child.nice = fork.nice
             self._take_child(child)
         except OSError:  # no free descriptor: the next sweep kills the worker, whose mark is unknown
@@ -509,8 +459,7 @@ class ServerLoop:
         self._tell_start(child, protocol.packed_start(pid, fork.missing))
 
     def _refuse_fork(self, fork: template.PendingFork, failure: FailedStepError) -> None:
-        with suppress(OSError):
-            self._native.tell(fork.lifeline, self._refusal(step=failure.step, errno=failure.errno), -1)
+        self._tell_failure(fork.lifeline, failure)
         os.close(fork.lifeline)
         os.close(fork.report)
 
@@ -528,9 +477,8 @@ class ServerLoop:
         child.signal(signal.SIGKILL)
         self._children.drop(child)
         for descriptor in (child.pidfd, child.lifeline):
-            self._by_descriptor.pop(descriptor, None)
             with suppress(OSError):
-                self._events.unregister(descriptor)
+                self._unwatch(descriptor)
         os.close(child.pidfd)
         if child.report >= 0:
             with suppress(OSError):
@@ -583,10 +531,6 @@ class ServerLoop:
             self._children.forget(child)  # its orphans are already killed, or will be by the next sweep
         else:
             child.signal(signal.SIGKILL)
-
-
-def _deadline(seconds: float | None) -> float | None:
-    return None if seconds is None else time.monotonic() + seconds
 
 
 def main() -> None:

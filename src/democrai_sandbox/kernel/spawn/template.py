@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SEND_BUFFER = 1024 * 1024
 _PAUSE = 1.0
 """Seconds before the next attempt after a template that ended without having forked a worker."""
-_ANSWER_SECONDS = 6.0
+ANSWER_SECONDS = 6.0
 """Seconds for the template to fork a worker; includes its own start, and the helper's answer to the worker."""
 _ORDINARY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -53,11 +53,12 @@ class TemplateHandle:
         self.pid = 0
         self.descriptor = -1
         """Readable after the template has ended; -1 while none runs."""
+        self.has_forked = False
+        """Whether the template works."""
         self.pending: dict[int, PendingFork] = {}
         """By report descriptor."""
         self._events = events
         self._link: socket.socket | None = None
-        self._has_forked = False
         self._not_before = 0.0
 
     def start(self) -> None:
@@ -76,7 +77,7 @@ class TemplateHandle:
                 finally:
                     os._exit(127)
         self._link = ours
-        self._has_forked = False
+        self.has_forked = False
         self.descriptor = os.pidfd_open(self.pid)
         self._events.register(self.descriptor, select.EPOLLIN)
 
@@ -98,10 +99,6 @@ class TemplateHandle:
         """Return a reported worker, and forget it."""
         self._events.unregister(report)
         return self.pending.pop(report)
-
-    def forked(self) -> None:
-        """Record that the template works."""
-        self._has_forked = True
 
     def next_deadline(self) -> float | None:
         """Return the moment when the template is too late with a worker, or when the next one is started."""
@@ -125,7 +122,7 @@ class TemplateHandle:
     def ended(self) -> None:
         """Reap the template after its end; after a failure, the next one starts a while later."""
         self.end()
-        if not self._has_forked:
+        if not self.has_forked:
             self._not_before = time.monotonic() + _PAUSE
 
     def end(self) -> None:
@@ -141,11 +138,6 @@ class TemplateHandle:
         if self._link is not None:
             self._link.close()
         self._link, self.pid, self.descriptor = None, 0, -1
-
-
-def deadline() -> float:
-    """Return the deadline of a request that is sent now."""
-    return time.monotonic() + _ANSWER_SECONDS
 
 
 def _execute(command: list[str], link: int) -> NoReturn:
