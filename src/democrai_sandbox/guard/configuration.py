@@ -48,18 +48,19 @@ def configure_guard(
     """
     if _core.is_sealed() or _core.current_view() is not None:
         raise GuardSealedError("the guard is sealed: configure it before the first guard is entered")
-    _check_kind(decider, Decider, "decider")
-    _check_kind(recorder, DenialRecorder, "recorder")
-    _check_kind(observer, EndpointObserver, "observer")
-    _check_kind(watcher, CandidateWatcher, "watcher")
+    callbacks = {
+        **_callback("decider", decider, Decider, "decide"),
+        **_callback("recorder", recorder, DenialRecorder, "record"),
+        **_callback("observer", observer, EndpointObserver, "observe"),
+        **_callback("watcher", watcher, CandidateWatcher, "saw"),
+    }
     shut = protected_entries(_checked_path(path) for path in protected_paths)
     libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
     fixed = [_checked_path(path, "/read_only_paths") for path in read_only_paths]
     roots = _checked_roots(sensitive_imports, "/sensitive_imports")
     packages = _checked_roots(native_packages, "/native_packages")
     codes = [_code_of(function) for function in runtime_code]
-    _set_callbacks(decider, recorder, observer, watcher)
-    _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
+    _core.setup(**callbacks, runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
     if packages:
         _core.setup(native_packages=packages)
     _core.setup(protected=(*_core.protected_entries(), *shut))
@@ -67,29 +68,17 @@ def configure_guard(
     install_runtime_paths(fixed)
 
 
-def _set_callbacks(
-    decider: Decider | None,
-    recorder: DenialRecorder | None,
-    observer: EndpointObserver | None,
-    watcher: CandidateWatcher | None,
-) -> None:
+def _callback(name: str, given: object, kind: type, method: str) -> dict[str, Any]:
+    """Return the setting of the core for a callback, with its failures logged; empty for one that is not given."""
+    if given is None:
+        return {}
+    if not isinstance(given, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise InvalidInputError.of(f"not {article} {kind.__name__}: {type(given).__name__}", pointer=f"/{name}")
     # Imported here, because it loads logging, which code that only opens guards does not need.
     from .callback_log import logged
 
-    if decider is not None:
-        _core.setup(decider=logged("decider", decider.decide))
-    if recorder is not None:
-        _core.setup(recorder=logged("recorder", recorder.record))
-    if observer is not None:
-        _core.setup(observer=logged("observer", observer.observe))
-    if watcher is not None:
-        _core.setup(watcher=logged("watcher", watcher.saw))
-
-
-def _check_kind(given: object, kind: type, name: str) -> None:
-    if given is not None and not isinstance(given, kind):
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise InvalidInputError.of(f"not {article} {kind.__name__}: {type(given).__name__}", pointer=f"/{name}")
+    return {name: logged(name, getattr(given, method))}
 
 
 def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, str]], facade: frozenset[str]) -> None:
