@@ -120,6 +120,8 @@ class SandboxDenied(SandboxError, PermissionError):
     """Installed package whose import by an extension caused the denial, if known."""
     names_path = False
     """Whether ``filename`` holds the target, as in an error of the kernel."""
+    names_subject = False
+    """Whether the documented shape contains the subject."""
 
     def __init__(
         self,
@@ -160,8 +162,8 @@ class SandboxDenied(SandboxError, PermissionError):
         return ""
 
     def __str__(self) -> str:
-        """Return the documented error shape."""
-        return f"{self.code}:{self.target}"
+        """Return the documented error shape: ``code:target`` or ``code:subject:target``."""
+        return f"{self.code}:{self.subject}:{self.target}" if self.names_subject else f"{self.code}:{self.target}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling."""
@@ -204,13 +206,9 @@ class FilesystemDenied(SandboxDenied):
     -> PermissionError: sandbox_filesystem_denied:reports:/etc/passwd
     See: manifests.md approvals.md#for-extensions-asking
     """
-    names_path = True
+    names_path = names_subject = True
     is_host_code = False
     """Whether the subject tried to change code of the host, which no declaration allows."""
-
-    def __str__(self) -> str:
-        """Return ``sandbox_filesystem_denied:<subject>:<path>``."""
-        return f"{self.code}:{self.subject}:{self.target}"
 
     @property
     def hint(self) -> str:
@@ -251,10 +249,7 @@ class FilesystemFdDenied(SandboxDenied):
     -> PermissionError: sandbox_filesystem_fd_denied:reports:dir_fd
     See: troubleshooting.md
     """
-
-    def __str__(self) -> str:
-        """Return ``sandbox_filesystem_fd_denied:<subject>:<key>``."""
-        return f"{self.code}:{self.subject}:{self.target}"
+    names_subject = True
 
     @property
     def hint(self) -> str:

@@ -510,18 +510,6 @@ class MediaClosed(MediaError):
 
 
 MEDIA_ERRORS: Mapping[str, type[MediaError]] = MappingProxyType(
-    {
-        kind.code: kind
-        for kind in (
-            MediaError,
-            MediaUnreachable,
-            MediaBroken,
-            MediaTooLarge,
-            MediaTimeout,
-            MediaRedirectRefused,
-            MediaBusy,
-            MediaClosed,
-        )
-    }
+    {MediaError.code: MediaError, **{kind.code: kind for kind in MediaError.__subclasses__()}}
 )
 """The errors by code, to rebuild them across a guard."""

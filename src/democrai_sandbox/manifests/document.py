@@ -43,10 +43,6 @@ class PlacedProblem(Problem):
         place = f"line {self.line}, column {self.column}: " if self.line else ""
         return place + Problem.__str__(self)
 
-    def moved(self, pointer: str) -> PlacedProblem:
-        """Return the same problem with its pointer below ``pointer``."""
-        return PlacedProblem(pointer + self.pointer, self.message, self.suggestion, self.line, self.column)
-
 
 class ManifestError(InvalidInputError):
     """Rejected manifest, whose extension does not run. Contains every problem, and the file if it has one."""

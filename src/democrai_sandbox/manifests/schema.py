@@ -175,15 +175,11 @@ def _folder_name(key: KeyShape, pointer: str, reading: ParseState) -> Any:
     return found
 
 
-def _as_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
-
-
 _NAME = TextShape(
     "a name of letters, digits, '.', '_' and '-' that starts with a letter or digit",
     128,
     r"[A-Za-z0-9][A-Za-z0-9._-]*",
-    _as_name,
+    lambda text: re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._"),
 )
 _VERSION = TextShape("a version such as 1.4.2", 64, r"[A-Za-z0-9][A-Za-z0-9.+!_-]*", str.strip)
 _DESCRIPTION = TextShape("a description on one line", 500)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def implied_connection(target: NetworkTarget) -> NetworkTarget:
     """Return the connection that an allowed HTTP request to this URL needs, in host form with its port."""
     if target.kind is not TargetKind.URL:
-        message = f"expected a URL target, got {target}"
-        raise ValueError(message)
+        raise ValueError(f"expected a URL target, got {target}")
     return NetworkTarget(TargetKind.HOST, host=target.host, port=target.port)
 
 

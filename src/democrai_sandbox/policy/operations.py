@@ -98,8 +98,7 @@ def file_access(operations: Operation | Iterable[Operation]) -> FileAccess:
     for operation in (operations,) if isinstance(operations, Operation) else operations:
         bit = _ACCESS_OF_OPERATION.get(operation)
         if bit is None:
-            message = f"{operation!s} is not a filesystem operation"
-            raise ValueError(message)
+            raise ValueError(f"{operation!s} is not a filesystem operation")
         mask |= bit
     return mask
 
@@ -108,8 +107,7 @@ def network_access(operation: Operation) -> NetworkAccess:
     """Return the bit of a network operation; raises ``ValueError`` for other operations."""
     bit = _NETWORK_ACCESS_OF_OPERATION.get(operation)
     if bit is None:
-        message = f"{operation!s} is not a network operation"
-        raise ValueError(message)
+        raise ValueError(f"{operation!s} is not a network operation")
     return bit
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,9 +68,9 @@ class Problem:
         hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion is not None else ""
         return f"{place}{self.message}{hint}"
 
-    def moved(self, pointer: str) -> Problem:
+    def moved(self, pointer: str) -> Self:
         """Return the same problem with its pointer below ``pointer``."""
-        return Problem(pointer + self.pointer, self.message, self.suggestion)
+        return replace(self, pointer=pointer + self.pointer)
 
 
 class InvalidInputError(SandboxError, ValueError):
@@ -99,8 +99,7 @@ class InvalidInputError(SandboxError, ValueError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
         if not self.problems:
-            message = "an InvalidInputError needs at least one problem"
-            raise TypeError(message)
+            raise TypeError("an InvalidInputError needs at least one problem")
         # The only argument, so that unpickling rebuilds the same error.
         super().__init__(self.problems)
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .network_rules import NetworkIndex, network_entries
 from .operations import NETWORK_OPERATIONS, VALID_OPERATIONS, WRITING_OPERATIONS, Operation, ResourceType, file_access
@@ -74,9 +74,10 @@ def parse_access(entries: object, *, base: str | None, pointer: str = "/access")
     problems: list[Problem] = []
     for index, entry in enumerate(entries):
         place = pointer_to(pointer, index)
-        found = _check_rule(entry, place) if type(entry) is AccessRule else _parse_entry(entry, folder, place)
-        rules.update(dict.fromkeys(found.rules))
-        problems += found.problems
+        if type(entry) is AccessRule:
+            rules.update(dict.fromkeys(_check_rule(entry, place, problems)))
+        else:
+            rules.update(dict.fromkeys(_parse_entry(entry, folder, place, problems)))
     if problems:
         raise InvalidInputError(problems)
     return tuple(rules)
@@ -110,26 +111,23 @@ def normalise_target(resource_type: ResourceType, target: str, *, base: str | No
 _Members: TypeAlias = "dict[str | None, Any]"
 
 
-class _ParsedResource(NamedTuple):
-    rules: list[AccessRule]
-    problems: list[Problem]
-
-
-def _parse_entry(entry: object, folder: str | None, pointer: str) -> _ParsedResource:
+def _parse_entry(entry: object, folder: str | None, pointer: str, problems: list[Problem]) -> list[AccessRule]:
     if not issubclass(type(entry), dict):
-        return _ParsedResource([], [Problem(pointer, f"expected an object with {', '.join(KEYS)}, got {shown(entry)}")])
+        problems.append(Problem(pointer, f"expected an object with {', '.join(KEYS)}, got {shown(entry)}"))
+        return []
+    before = len(problems)
     items = dict.items(cast("dict[object, Any]", entry))  # the method of dict, because a subclass may override it
     members: _Members = {key: value for name, value in items if (key := exact_str(name)) in KEYS}
     missing = [key for key in KEYS if key not in members]
-    problems = [_unknown_key(name, missing, pointer) for name, _ in items if exact_str(name) not in KEYS]
+    problems += [_unknown_key(name, missing, pointer) for name, _ in items if exact_str(name) not in KEYS]
     problems += [Problem(pointer, f"the key '{key}' is missing") for key in missing]
     resource_type = _parse_resource_type(members, pointer, problems)
     operations = _parse_operations(members, resource_type, pointer, problems)
     target = _parse_target(members, resource_type, folder, pointer, problems)
-    if problems or resource_type is None or target is None:
-        return _ParsedResource([], problems)
+    if len(problems) > before or resource_type is None or target is None:
+        return []
     raw, normal = target
-    return _ParsedResource([AccessRule(resource_type, operation, raw, normal) for operation in operations], problems)
+    return [AccessRule(resource_type, operation, raw, normal) for operation in operations]
 
 
 def _unknown_key(key: object, missing: list[str], pointer: str) -> Problem:
@@ -213,7 +211,7 @@ def _pattern_problem(resource_type: ResourceType, text: str, place: str) -> Prob
     return pattern_problem(text, place) if is_socket or resource_type is ResourceType.FILESYSTEM else None
 
 
-def _check_rule(rule: AccessRule, pointer: str) -> _ParsedResource:
+def _check_rule(rule: AccessRule, pointer: str, problems: list[Problem]) -> list[AccessRule]:
     """Accept a finished rule only if parsing would have produced it."""
     sound = (
         type(rule.resource_type) is ResourceType
@@ -222,17 +220,18 @@ def _check_rule(rule: AccessRule, pointer: str) -> _ParsedResource:
         and type(rule.normalized_target) is str
     )
     if not sound:
-        return _ParsedResource([], [Problem(pointer, "the rule contains invalid values")])
+        problems.append(Problem(pointer, "the rule contains invalid values"))
+        return []
+    place = pointer_to(pointer, "normalized_target")
     try:
         normal = normalise_target(rule.resource_type, rule.normalized_target)
     except InvalidInputError as error:
-        return _ParsedResource(
-            [], [problem.moved(pointer_to(pointer, "normalized_target")) for problem in error.problems]
-        )
+        problems += [problem.moved(place) for problem in error.problems]
+        return []
     if normal != rule.normalized_target:
-        place = pointer_to(pointer, "normalized_target")
-        return _ParsedResource([], [Problem(place, f"{shown(rule.normalized_target)} is not normalized", normal)])
-    return _ParsedResource([rule], [])
+        problems.append(Problem(place, f"{shown(rule.normalized_target)} is not normalized", normal))
+        return []
+    return [rule]
 
 
 def _normalise_file_target(text: str, base: str | None) -> str:

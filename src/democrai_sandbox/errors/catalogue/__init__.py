@@ -111,12 +111,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-DECISIONS = _entries(ErrorLayer.ACCESS, "decisions.txt")
-TOOLS = _entries(ErrorLayer.RUNTIME, "tools.txt")
-ANSWERS = _entries(ErrorLayer.CONSOLE, "answers.txt")
-SYMPTOMS = _entries(ErrorLayer.KERNEL, "symptoms.txt", is_ours=False)
-
-
 __all__ = ["ENTRIES", "FAMILIES", "ErrorEntry", "ErrorFamily", "ErrorLayer", "entry_of"]
 
 
@@ -134,9 +128,9 @@ class ErrorFamily:
 _seen: set[type] = {Exception}
 
 
-def _classes(layer: ErrorLayer, *modules: ModuleType) -> tuple[ErrorEntry, ...]:
-    """Return the entries of the classes in these modules; imported classes belong to the module called first."""
-    kinds = [kind for module in modules for kind in vars(module).values() if _is_new(kind)]
+def _classes(layer: ErrorLayer, module: ModuleType) -> tuple[ErrorEntry, ...]:
+    """Return the entries of the classes in a module; imported classes belong to the module called first."""
+    kinds = [kind for kind in vars(module).values() if _is_new(kind)]
     own = [kind for kind in kinds if "code" in vars(kind)]
     same = {
         kind.code: [other.__name__ for other in kinds if other.code == kind.code and other not in own] for kind in own
@@ -163,7 +157,7 @@ FAMILIES: tuple[ErrorFamily, ...] = (
         "requests",
         "Requests and decisions",
         "Answers of the access check, and errors of filing and answering requests.",
-        (*_classes(ErrorLayer.ACCESS, access), *DECISIONS),
+        (*_classes(ErrorLayer.ACCESS, access), *_entries(ErrorLayer.ACCESS, "decisions.txt")),
     ),
     ErrorFamily(
         "extensions",
@@ -175,7 +169,7 @@ FAMILIES: tuple[ErrorFamily, ...] = (
         "services",
         "Tools, agents, MCP servers and media",
         "Errors of the services that extensions use through the SDK, and codes that a model gets as a tool result.",
-        (*_classes(ErrorLayer.RUNTIME, services), *TOOLS),
+        (*_classes(ErrorLayer.RUNTIME, services), *_entries(ErrorLayer.RUNTIME, "tools.txt")),
     ),
     ErrorFamily(
         "host",
@@ -193,13 +187,13 @@ FAMILIES: tuple[ErrorFamily, ...] = (
         "api",
         "Console and API",
         "Answers to HTTP requests. The problem document of the API has the code and its page as `type`.",
-        (*ANSWERS, *_classes(ErrorLayer.CONSOLE, api)),
+        (*_entries(ErrorLayer.CONSOLE, "answers.txt"), *_classes(ErrorLayer.CONSOLE, api)),
     ),
     ErrorFamily(
         "kernel",
         "Kernel layer",
         "Errors of Landlock, seccomp, the spawn server and the helper, and symptoms without a code.",
-        (*_classes(ErrorLayer.KERNEL, kernel), *SYMPTOMS),
+        (*_classes(ErrorLayer.KERNEL, kernel), *_entries(ErrorLayer.KERNEL, "symptoms.txt", is_ours=False)),
     ),
 )
 ENTRIES: Mapping[str, ErrorEntry] = MappingProxyType({one.code: one for family in FAMILIES for one in family.entries})
