@@ -142,9 +142,9 @@ class Kernel:
         self._support = landlock_support()
         self.abi = self._support.abi
         self.unfiltered = ""
+        self._failures: dict[str, ControlStatus] = {}
         self._landlock = self._pending(LANDLOCK)
         self._seccomp = self._pending(SECCOMP)
-        self._failures: dict[str, ControlStatus] = {}
         self._tested: selftest.SelfTest | None = None
 
     def __enter__(self) -> Self:
@@ -172,7 +172,7 @@ class Kernel:
         """Reason why children are not confined, with its fix; empty if the spawn server confines them."""
         if self.spawn is not None:
             return ""
-        found = self._failures.get(SPAWN_SERVER) or self._pending(SPAWN_SERVER)
+        found = self._pending(SPAWN_SERVER)
         return f"{found.reason}; to confine it, {found.fix}"
 
     @property
@@ -366,7 +366,7 @@ class Kernel:
         if (egress := self.egress) is not None:
             yield from (egress.status(), egress.helper_status())
         else:
-            yield from (self._failures.get(name) or self._pending(name) for name in (EGRESS, HELPER))
+            yield from map(self._pending, (EGRESS, HELPER))
 
     def _landlock_now(self) -> ControlStatus:
         if self.baseline is None:
@@ -376,7 +376,7 @@ class Kernel:
 
     def _server_now(self) -> ControlStatus:
         if (server := self.spawn) is None:
-            return self._failures.get(SPAWN_SERVER) or self._pending(SPAWN_SERVER)
+            return self._pending(SPAWN_SERVER)
         try:
             details = server.stats(_ANSWER_SECONDS)
         except KernelLayerError as error:
@@ -386,6 +386,9 @@ class Kernel:
         return status.server_now(unenforced, self._support.fix, details)
 
     def _pending(self, name: str) -> ControlStatus:
+        """Return the state of a control that is not applied: it failed, is not wanted, or not applied yet."""
+        if name in self._failures:
+            return self._failures[name]
         if name not in self.wanted:
             return status.not_wanted(name, self.settings.enabled)
         return status.not_applied(name, is_over=self.stage is KernelStage.STOPPED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from democrai_sandbox.errors import PolicyFileRefused
 from democrai_sandbox.kernel.egress import Endpoint
-from democrai_sandbox.kernel.egress.updater import LARGEST, PolicyFile, digest_of, encoded
+from democrai_sandbox.kernel.egress.updater import LARGEST, PolicyFile, encoded
 from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
 from democrai_sandbox.kernel.settings import policy_path, socket_path
 from tests.kernel import forked_programs
@@ -56,7 +57,7 @@ def test_the_helper_reads_what_was_written_under_the_same_digest(folder):
         ("a.example", 443, "tcp", "module:ä", ("10.0.0.1", "2001:db8::1")),
         ("localhost", 1, "udp", "", ()),
     ]
-    assert read.digest == digest_of(content)
+    assert read.digest == hashlib.sha256(content).hexdigest()
 
 
 def test_only_the_owner_can_read_or_write_it_whatever_the_umask(folder):

@@ -23,10 +23,10 @@ class Follower:
         self.ready = []
         self.between = pause
 
-    def work(self, requests):
+    def work(self, reasons, *, force):
         self.began.release()
         assert self.gate.wait(20)
-        self.done.append(requests)
+        self.done.append((reasons, force))
         if self.errors:
             raise self.errors.pop(0)
 
@@ -55,7 +55,7 @@ def refresher(follower):
 
 
 def reasons(follower):
-    return [requests.reasons for requests in follower.done]
+    return [reasons for reasons, _ in follower.done]
 
 
 def wait_until(condition):
@@ -81,7 +81,7 @@ def test_a_burst_becomes_one_more_piece_of_work(follower, refresher):
     for number in numbers:
         refresher.wait(number, 20)
     assert reasons(follower) == [("first",), ("r0", "r1", "r2")]
-    assert [requests.force for requests in follower.done] == [False, True]
+    assert [force for _, force in follower.done] == [False, True]
 
 
 def test_whether_work_is_done_is_told_without_raising_what_it_failed_with(follower, refresher):
@@ -132,7 +132,7 @@ def test_what_failed_is_tried_again_by_itself_and_by_force(follower, refresher):
     follower.errors = [HelperFailed("broken"), ValueError("a defect"), HelperFailed("broken")]
     refresher.request("a")
     wait_until(lambda: len(follower.done) == 4)
-    assert [requests.force for requests in follower.done] == [False, True, True, True]
+    assert [force for _, force in follower.done] == [False, True, True, True]
     assert refresher.is_running
 
 
@@ -162,8 +162,8 @@ def test_waiting_ends_with_its_time_while_the_work_goes_on(follower, refresher):
 def test_whoever_is_asked_in_the_course_of_the_work_does_not_wait_for_itself(follower, refresher):
     asked = []
 
-    def work(requests):
-        follower.done.append(requests)
+    def work(reasons, *, force):
+        follower.done.append((reasons, force))
         if len(follower.done) == 1:
             refresher.wait(refresher.request("inner"), 20)
             asked.append(True)

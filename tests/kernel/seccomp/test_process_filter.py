@@ -153,22 +153,22 @@ def test_measured_again_what_was_not_applied_stays_what_it_was():
 )
 def test_a_thread_without_the_filter_is_never_called_active(monkeypatch, filters, text):
     """If the kernel ever reports success but omits a thread, the count shows it."""
-    full = parsed(1, "Seccomp:\t2\n" + (f"Seccomp_filters:\t{filters}\n" if filters else ""))
-    monkeypatch.setattr(process_filter, "threads", lambda: {1: full, 2: parsed(2, text)})
+    full = parsed("Seccomp:\t2\n" + (f"Seccomp_filters:\t{filters}\n" if filters else ""))
+    monkeypatch.setattr(process_filter, "threads", lambda: {1: full, 2: parsed(text)})
     details = {"filters": filters, "synchronised": True}
     status = now(ControlStatus("seccomp", ControlState.ACTIVE, details=details))
     assert (status.state, status.details["threads_not_covered"]) == (ControlState.PARTIAL, (2,))
 
 
 def test_a_kernel_that_does_not_count_filters_is_measured_by_mode(monkeypatch):
-    monkeypatch.setattr(process_filter, "threads", lambda: {1: parsed(1, "Name:\tx\nSeccomp:\t2\n")})
+    monkeypatch.setattr(process_filter, "threads", lambda: {1: parsed("Name:\tx\nSeccomp:\t2\n")})
     status = now(ControlStatus("seccomp", ControlState.ACTIVE, details={"filters": None, "synchronised": True}))
     assert status.state is ControlState.ACTIVE
 
 
 def test_a_threads_name_does_not_pass_for_its_state():
     text = "Name:\tSeccomp:\t2\nUmask:\t0022\nSeccomp:\t0\nSeccomp_filters:\t0\n"
-    assert parsed(5, text) == (5, False, 0)
+    assert parsed(text) == (False, 0)
 
 
 def test_threads_that_cannot_be_counted_are_not_called_covered():
@@ -247,7 +247,7 @@ def test_an_architecture_without_a_table_is_unsupported_and_nothing_is_installed
 
 def test_a_kernel_without_filters_is_unsupported(monkeypatch, tmp_path):
     monkeypatch.setattr(process_filter, "_ACTIONS", tmp_path / "missing")
-    monkeypatch.setattr(process_filter, "threads", lambda: {1: parsed(1, "Name:\tx\nSeccomp:\t0\n")})
+    monkeypatch.setattr(process_filter, "threads", lambda: {1: parsed("Name:\tx\nSeccomp:\t0\n")})
     monkeypatch.setattr(process_filter._native, "seccomp_install", lambda *_: pytest.fail("installed"))
     assert apply(APPLICATION).state is ControlState.UNSUPPORTED
 

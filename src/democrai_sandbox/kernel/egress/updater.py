@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import HelperFailed, KernelLayerError, PolicyFileRefused
@@ -50,11 +50,6 @@ def encoded(endpoints: Iterable[Endpoint]) -> bytes:
     """Return the content of the file, identical for the same endpoints."""
     document = {"version": VERSION, "endpoints": [endpoint.as_dict() for endpoint in endpoints]}
     return json.dumps(document, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode("ascii")
-
-
-def digest_of(content: bytes) -> str:
-    """Return the digest by which the helper reports the applied content."""
-    return hashlib.sha256(content).hexdigest()
 
 
 class PolicyFile:
@@ -257,7 +252,7 @@ class AllowlistUpdater:
     def _run(self, reason: str, *, force: bool, pid: int | None) -> AppliedAllowlist:
         allowlist = self._builder.build()
         content = encoded(allowlist.endpoints)
-        digest = digest_of(content)
+        digest = hashlib.sha256(content).hexdigest()  # by which the helper reports the applied content
         last = self.applied
         if last is not None and last.digest == digest and self.error is None and not force:
             self._flow("egress.unchanged", reason=reason, endpoints=len(allowlist.endpoints))
@@ -291,14 +286,6 @@ _ATTEMPTS = 3
 """Attempts with a killed helper: its successor may be killed as well."""
 
 
-class UpdateRequests(NamedTuple):
-    """Requests that one run covers."""
-
-    reasons: tuple[str, ...]
-    force: bool
-    """Whether a caller wants a run even without changes."""
-
-
 class EgressFollower:
     """Work of the update thread: run updates, forward the helper's log, and wait for a helper that has ended."""
 
@@ -311,10 +298,10 @@ class EgressFollower:
         self._regular = float(seconds or _WITHOUT_REFRESH)
         self._ended = False
 
-    def work(self, requests: UpdateRequests) -> None:
-        """Apply the current allowlist; wait for the helper to return if it has ended."""
-        reason = ",".join(requests.reasons)
-        force, self._ended = requests.force or self._ended, False
+    def work(self, reasons: Iterable[str], *, force: bool) -> None:
+        """Apply the current allowlist, with ``force`` even without changes; wait for a helper that has ended."""
+        reason = ",".join(reasons)
+        force, self._ended = force or self._ended, False
         pid = None
         for _ in range(_ATTEMPTS):
             try:
@@ -344,14 +331,6 @@ class EgressFollower:
         return self._regular if expiry is None else min(self._regular, max(_SHORTEST_PAUSE, expiry))
 
 
-@dataclass(slots=True)
-class _RunResult:
-    """Result of the last run, which covers all requests up to this number."""
-
-    number: int = 0
-    error: KernelLayerError | None = None
-
-
 class UpdateThread:
     """Thread that runs a follower's work. Callers hold no lock during a run."""
 
@@ -361,7 +340,9 @@ class UpdateThread:
         self._number = 0
         self._reasons: list[str] = []
         self._force = False
-        self._outcome = _RunResult()
+        self._done = 0
+        """Number of the latest request that a run has covered, with its error."""
+        self._error: KernelLayerError | None = None
         self._failures = 0
         self._ending = False
         self._thread: threading.Thread | None = None
@@ -399,7 +380,7 @@ class UpdateThread:
             return self._changed.wait_for(lambda: self._is_settled(number), timeout)
 
     def _is_settled(self, number: int) -> bool:
-        return self._ending or self._outcome.number >= number
+        return self._ending or self._done >= number
 
     def wait(self, number: int, timeout: float) -> None:
         """Wait for a run that started after this request; raise its error, or on timeout."""
@@ -407,7 +388,7 @@ class UpdateThread:
             return  # a call from within the run would wait for itself
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_settled(number), timeout)
-            ended, error = self._ending and self._outcome.number < number, self._outcome.error
+            ended, error = self._ending and self._done < number, self._error
         if not done or ended:
             raise HelperFailed(
                 "updates of the allowlist have stopped"
@@ -459,12 +440,12 @@ class UpdateThread:
             self._reasons, self._force = [], False
         error = None
         try:
-            self._follower.work(UpdateRequests(reasons or ("time",), force or self._failures > 0))
+            self._follower.work(reasons or ("time",), force=force or self._failures > 0)
         except KernelLayerError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001 - without this thread, revocations would not take effect
             error = KernelLayerError(f"{type(failure).__name__}: {failure}", fix="report this as a defect")
         self._failures = self._failures + 1 if error else 0
         with self._changed:
-            self._outcome = _RunResult(number, error)
+            self._done, self._error = number, error
             self._changed.notify_all()

@@ -104,21 +104,13 @@ def find_tree(mountinfo: str = "/proc/self/mountinfo") -> Tree:
 class Cgroup:
     """Cgroup, identified by its folder."""
 
-    __slots__ = ("_folder", "relative")
+    __slots__ = ("_folder", "name", "path", "relative")
 
     def __init__(self, folder: Path, relative: str) -> None:
         self._folder = folder
+        self.name = folder.name
+        self.path = str(folder)
         self.relative = relative
-
-    @property
-    def name(self) -> str:
-        """Return its name."""
-        return self._folder.name
-
-    @property
-    def path(self) -> str:
-        """Return its path."""
-        return str(self._folder)
 
     def below(self, name: str) -> Cgroup:
         """Return a cgroup inside this one."""

@@ -309,16 +309,11 @@ class Enforcer:
         group, children, rules = self._group(), self._inherited(), self._rules
         problems = rules.problems(group)
         return {
-            "cgroup": group.path,
+            **self._facts(),
             "populated": group.populated(),
             "members": group.members(),
-            "families": rules.families,
-            "chains": rules.chains,
             "in_force": rules.complete and not problems,
             "problems": problems,
-            "endpoints": 0 if self._policy is None else len(self._policy.endpoints),
-            **self._resolved(),
-            "warnings": list(rules.warnings),
             "last_apply": dict(self._last),
             "sets": len(children.sets),
             "children": len(children),
@@ -373,20 +368,21 @@ class Enforcer:
             raise
         finally:
             self._last = {"at": time.time(), "seconds": time.perf_counter() - started, "error": error}
-        return {
-            "endpoints": 0 if self._policy is None else len(self._policy.endpoints),
-            **self._resolved(),
-            "cgroup": self._group().path,
-            "chains": self._rules.chains,
-            "families": self._rules.families,
-            "warnings": list(self._rules.warnings),
-            "changed": changed,
-            "seconds": self._last["seconds"],
-        }
+        return {**self._facts(), "changed": changed, "seconds": self._last["seconds"]}
 
-    def _resolved(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
+        """Return the fields that the answers to a policy and to a question about the status share."""
         allowed, unresolved, withheld = self._resolution
-        return {"addresses": len(allowed), "unresolved": list(unresolved), "withheld": list(withheld)}
+        return {
+            "cgroup": self._group().path,
+            "families": self._rules.families,
+            "chains": self._rules.chains,
+            "endpoints": 0 if self._policy is None else len(self._policy.endpoints),
+            "addresses": len(allowed),
+            "unresolved": list(unresolved),
+            "withheld": list(withheld),
+            "warnings": list(self._rules.warnings),
+        }
 
     def _renew(self, *, patient: bool) -> bool:
         self._rules.find()

@@ -250,18 +250,12 @@ def _live(
         log.flow("sweep", found=new_enforcer(arguments.parent_pid, 0).sweep())
         raise
     user = expected_user(parent, environment)
-    _step_out(parent.pid)
-    return _HelperRun(arguments, parent, user, new_enforcer(parent.pid, parent.start_time), log).live()
-
-
-def _step_out(parent_pid: int) -> None:
-    """Leave the application's cgroup, in which the helper starts if a process inside starts it.
-
-    There the helper's rules would block it, and it would kill itself when it cleans up after the application.
-    """
+    # A helper that a process inside the application's cgroup starts is in it too. There its rules would block it, and
+    # it would kill itself when it cleans up after the application.
     with suppress(RequestRefused):  # the enforcer reports the problem next
         tree = find_tree()
-        step_out(tree, tree.application(parent_pid))
+        step_out(tree, tree.application(parent.pid))
+    return _HelperRun(arguments, parent, user, new_enforcer(parent.pid, parent.start_time), log).live()
 
 
 def _listen(path: str, user_files: UserFiles) -> socket.socket:

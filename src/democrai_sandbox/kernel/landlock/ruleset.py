@@ -12,9 +12,10 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
+from democrai_sandbox.kernel.spawn.protocol import LandlockPlan
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 
 from . import raw_ruleset, rights
@@ -80,16 +81,6 @@ class RulesetPlan:
     """Whether signals and abstract unix sockets are limited to the confined processes."""
 
 
-class RulesetNumbers(NamedTuple):
-    """Plan for one ABI, in the format of :func:`raw_ruleset.build` and the spawn server."""
-
-    fs: int
-    net: int
-    scoped: int
-    paths: list[tuple[str, int]]
-    ports: list[tuple[int, int]]
-
-
 @dataclass(frozen=True, slots=True)
 class Ruleset:
     """Open ruleset in the kernel."""
@@ -111,8 +102,8 @@ class Ruleset:
         self.close()
 
 
-def numbers(plan: RulesetPlan, abi: int) -> RulesetNumbers:
-    """Return the plan in numbers, limited to the rights of this ABI."""
+def numbers(plan: RulesetPlan, abi: int) -> LandlockPlan:
+    """Return the plan in numbers, limited to the rights of this ABI, as the spawn server takes it."""
     known = supported(abi)
     net = known.net & _wanted_net(plan)
     paths: dict[str, FsRight] = {}
@@ -121,7 +112,7 @@ def numbers(plan: RulesetPlan, abi: int) -> RulesetNumbers:
     ports: dict[int, NetRight] = {}
     for port in plan.ports:
         ports[port.port] = ports.get(port.port, NetRight(0)) | port.rights & net
-    return RulesetNumbers(
+    return LandlockPlan(
         int(known.fs),
         int(net),
         int(known.scoped if plan.scopes else 0),
@@ -136,7 +127,8 @@ def build(plan: RulesetPlan, abi: int) -> Ruleset:
     if abi < 1:
         raise KernelUnsupported("Landlock is not available", fix="use Linux 5.13 or newer")
     try:
-        fd, missing = raw_ruleset.build(native, *(plain := numbers(plan, abi)))
+        plain = numbers(plan, abi)
+        fd, missing = raw_ruleset.build(native, plain.fs, plain.net, plain.scoped, plain.paths, plain.ports)
     except OSError as error:
         raise KernelLayerError(
             f"the Landlock ruleset could not be created for ABI {abi}: {error}", fix=_fix(error, len(plan.paths))

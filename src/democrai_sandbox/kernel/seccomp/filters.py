@@ -489,13 +489,10 @@ def program(profile: Profile, arch: Architecture | None = None) -> bytes:
 
 def _with_metadata(code: bytes, metadata: Metadata) -> bytes:
     """Replace the answer to calls that change metadata, which is faster than assembling the program again."""
-    before, after = (_answer(METADATA_ANSWERS[allowed]) for allowed in (Metadata.SUPERVISED, metadata))
+    answers = (METADATA_ANSWERS[allowed] for allowed in (Metadata.SUPERVISED, metadata))
+    before, after = (Instruction(_RETURN, 0, 0, answer).packed() for answer in answers)
     parts = (code[place : place + len(before)] for place in range(0, len(code), len(before)))
     return b"".join(after if part == before else part for part in parts)
-
-
-def _answer(value: int) -> bytes:
-    return Instruction(_RETURN, 0, 0, value).packed()
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,6 @@ _MODE_FILTER = "2"
 class ThreadFilterState(NamedTuple):
     """State of one thread."""
 
-    tid: int
     filtered: bool
     """Whether it has any filter."""
     filters: int | None
@@ -51,17 +50,16 @@ def threads() -> dict[int, ThreadFilterState]:
             continue
         except OSError:
             return {}  # an incomplete list is not a count
-        found[int(entry.name)] = parsed(int(entry.name), text)
+        found[int(entry.name)] = parsed(text)
     return found
 
 
-def parsed(tid: int, text: str) -> ThreadFilterState:
+def parsed(text: str) -> ThreadFilterState:
     """Parse a ``status`` file. A thread chooses its name, so only the last line of a key is trustworthy."""
     fields = dict(line.partition(":")[::2] for line in text.splitlines())
     count = fields.get("Seccomp_filters", "").strip()
-    return ThreadFilterState(
-        tid, fields.get("Seccomp", "").strip() == _MODE_FILTER, int(count) if count.isdecimal() else None
-    )
+    filtered = fields.get("Seccomp", "").strip() == _MODE_FILTER
+    return ThreadFilterState(filtered, int(count) if count.isdecimal() else None)
 
 
 try:

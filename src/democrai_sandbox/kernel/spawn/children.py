@@ -215,8 +215,9 @@ class StartedPrograms:
         """
         found = False
         running = None
+        spared = (self.standby, 0 if self.template is None else self.template.pid)
         for pid in self._strangers(self.known):
-            if pid in (self.standby, self._template_pid()) or _has_ended(pid):
+            if pid in spared or _has_ended(pid):
                 continue
             if running is None:
                 running = self._running_marks()
@@ -244,9 +245,6 @@ class StartedPrograms:
 
     def _running_marks(self) -> set[int]:
         return {child.mark for child in self.known.values() if not child.ended} | self._template_marks()
-
-    def _template_pid(self) -> int:
-        return 0 if self.template is None else self.template.pid
 
     def _template_marks(self) -> set[int]:
         """Return the marks of workers that the template has not reported, and its own while it runs."""

@@ -35,8 +35,6 @@ from . import protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from democrai_sandbox.kernel.landlock.ruleset import RulesetNumbers
-
 _MOST_PASSED = protocol.MOST_DESCRIPTORS - 8
 """Limit that leaves room for streams, lifeline, body and cgroup."""
 _TEMPLATE_STEPS = {"template", "close"}
@@ -343,12 +341,12 @@ class SpawnServer:
         members = answer.members
         return SpawnedChild(members["pid"], answer.pidfd, answer.lifeline, members["missing"])
 
-    def baseline(self, plan: RulesetNumbers | protocol.LandlockPlan) -> tuple[str, ...]:
+    def baseline(self, plan: protocol.LandlockPlan) -> tuple[str, ...]:
         """Send the application's Landlock lists, once; they become the first layer of every child.
 
         Return the paths that do not exist.
         """
-        return tuple(self._plain_answer({"action": "baseline", "plan": protocol.LandlockPlan(*plan)})["missing"])
+        return tuple(self._plain_answer({"action": "baseline", "plan": plan})["missing"])
 
     def stats(self, within: float | None = None) -> dict[str, Any]:
         """Return the server's statistics: running, kept, started and refused children."""
