@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox import policy
@@ -213,15 +214,15 @@ def _compile(
         actor = Subject(subject_kind, subject)  # type: ignore[arg-type] # text is taken and checked
     except InvalidInputError as error:
         problems += error.problems
-    for name, value in (
-        ("paths", allowed_paths),
-        ("targets", allowed_targets),
-        ("access", access),
-        ("own_read", own_read),
-        ("own_write", own_write),
+    for parse, value, pointer in (
+        (_rules_without_patterns, allowed_paths, "/allowed_paths"),
+        (rules_for_targets, allowed_targets, "/allowed_targets"),
+        (partial(policy.parse_access, base=None), access, "/access"),
+        (_rules_for_reading, own_read, "/own_read"),
+        (rules_for_paths, own_write, "/own_write"),
     ):
         try:
-            rules += _parse(name, value)
+            rules += parse(_sequence(value, pointer))
         except InvalidInputError as error:
             problems += error.problems
     if problems or actor is None:
@@ -240,20 +241,13 @@ def _compile(
     )
 
 
-def _parse(name: str, value: object) -> tuple[AccessRule, ...]:
-    if name == "paths":
-        return _without_patterns(rules_for_paths(_sequence(value, "/allowed_paths")))
-    if name == "targets":
-        return rules_for_targets(_sequence(value, "/allowed_targets"))
-    if name == "own_write":
-        return rules_for_paths(_sequence(value, "/own_write"))
-    if name == "own_read":
-        return tuple(rule for rule in rules_for_paths(_sequence(value, "/own_read")) if rule.operation == "read")
-    return policy.parse_access(_sequence(value, "/access"), base=None)
+def _rules_for_reading(paths: list[Any]) -> tuple[AccessRule, ...]:
+    return tuple(rule for rule in rules_for_paths(paths) if rule.operation == "read")
 
 
-def _without_patterns(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
+def _rules_without_patterns(paths: list[Any]) -> tuple[AccessRule, ...]:
     """Refuse paths that look like patterns, unless such a file exists. Guarded code can only narrow its rights."""
+    rules = rules_for_paths(paths)
     problems = {rule.target: pattern_problem(rule.target, "/allowed_paths") for rule in rules}
     if any(problems.values()) and not is_guarded():
         found = [one for path, one in problems.items() if one is not None and not os.path.lexists(path)]

@@ -79,7 +79,7 @@ def code_entries() -> Iterator[Entry]:
     yield entry("/dev/null", _READ | STREAM)
     for path in _code_roots():
         yield entry(path, _READ | CODE)
-    wide = _too_wide_to_read()
+    wide = {"/", "/home", os.path.realpath(os.path.expanduser("~"))}  # contain far more than modules
     for path in filter(os.path.isabs, sys.path):
         real = os.path.realpath(path)
         yield entry(real, IMPORT_ONLY) if real in wide else entry(path, _READ | IMPORTABLE)
@@ -198,11 +198,6 @@ def _code_roots() -> set[str]:
         roots.add(site.getusersitepackages())
     roots.add(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     return {root for root in roots if root}
-
-
-def _too_wide_to_read() -> set[str]:
-    """Return folders on sys.path that contain far more than modules: the root, a home folder."""
-    return {"/", "/home", os.path.realpath(os.path.expanduser("~"))}
 
 
 def program_places(target: str) -> tuple[str, ...]:

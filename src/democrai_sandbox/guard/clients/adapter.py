@@ -150,6 +150,7 @@ class _Point(NamedTuple):
 def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
     """Return an installer for methods: class (dotted, from the module), name of the method, factory of the wrapper.
 
+    The wrapper is called only under a guard: a gate of the core passes other callers to the original method.
     All methods are looked up first: a package that fails during the lookup, because it is broken or partly installed,
     is left unchanged.
     """
@@ -164,7 +165,7 @@ def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
             return False
         for point in found:
             if point is not None:
-                _replace(point)
+                setattr(point.owner, point.name, wrapped(point.original, point.make))
         return True
 
     return install
@@ -173,16 +174,6 @@ def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
 def is_loading(module: ModuleType) -> bool:
     """Return whether a module is still being imported, so that its classes may be missing."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
-def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], Method]) -> None:
-    """Replace one method by ``make(method)``, which keeps its name, docstring and signature.
-
-    The wrapper is called only under a guard: a gate of the core passes other callers to the original method.
-    """
-    point = _point(module, path, name, make)
-    if point is not None:
-        _replace(point)
 
 
 def _point(module: ModuleType, path: str, name: str, make: Callable[[Method], Method]) -> _Point | None:
@@ -194,10 +185,6 @@ def _point(module: ModuleType, path: str, name: str, make: Callable[[Method], Me
         unexpected(f"{_name_of(module)}.{path}.{name}")
         return None
     return None if is_wrapped(original) else _Point(owner, name, original, make)
-
-
-def _replace(point: _Point) -> None:
-    setattr(point.owner, point.name, wrapped(point.original, point.make))
 
 
 def wrapped(original: Any, make: Callable[[Method], Method]) -> Any:

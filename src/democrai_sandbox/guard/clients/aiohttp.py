@@ -12,7 +12,6 @@ from .adapter import (
     UNGUARDED,
     PermittedRequest,
     adapter,
-    is_loading,
     is_web,
     is_wrapped,
     raises_denials,
@@ -111,12 +110,12 @@ def _use(socket: Any, direction: str) -> None:
     _core.websocket_use(str(socket._response.url), direction)  # noqa: SLF001 - it has no public name
 
 
-def _sending(original: Method) -> Method:
-    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _use(self, "send")
+def _message(direction: str, original: Method) -> Method:
+    async def message(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _use(self, direction)
         return await original(self, *args, **kwargs)
 
-    return send
+    return message
 
 
 def _send_frame(original: Method) -> Method:
@@ -126,14 +125,6 @@ def _send_frame(original: Method) -> Method:
         return await original(self, message, opcode, *args, **kwargs)
 
     return send_frame
-
-
-def _receive(original: Method) -> Method:
-    async def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _use(self, "receive")
-        return await original(self, *args, **kwargs)
-
-    return receive
 
 
 # ---- connections by subject ------------------------------------------------------------------------------------------
@@ -166,22 +157,18 @@ _install = adapter(
     ("TCPConnector", "_create_connection", _create_connection),
     ("TCPConnector", "_resolve_host", _resolve_host),
     ("ClientSession", "_request", raises_denials),  # instead of the ClientOSError around them
-    ("ClientWebSocketResponse", "receive", _receive),
-    ("ClientWebSocketResponse", "send_str", _sending),
-    ("ClientWebSocketResponse", "send_bytes", _sending),
+    ("ClientWebSocketResponse", "receive", partial(_message, "receive")),
+    ("ClientWebSocketResponse", "send_str", partial(_message, "send")),
+    ("ClientWebSocketResponse", "send_bytes", partial(_message, "send")),
 )
+_install_frames = adapter(("ClientWebSocketResponse", "send_frame", _send_frame))
 
 
 def install(module: ModuleType) -> bool:
     """Adapt connectors, sessions and websockets."""
-    if is_loading(module) or not _install(module):
+    if not _install(module):
         return False
-    _install_frames(module)
+    if hasattr(getattr(module, "ClientWebSocketResponse", None), "send_frame"):  # older versions do not have it
+        _install_frames(module)
     _keep_apart(module)
     return True
-
-
-def _install_frames(module: ModuleType) -> None:
-    """Adapt the method for single frames, which older versions do not have."""
-    if hasattr(getattr(module, "ClientWebSocketResponse", None), "send_frame"):
-        adapter(("ClientWebSocketResponse", "send_frame", _send_frame))(module)

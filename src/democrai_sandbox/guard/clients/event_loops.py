@@ -38,15 +38,11 @@ def _sock_connect(original: Method) -> Method:
             except ExternalAccessCheckFailed as error:
                 if not isinstance(error.__cause__, HelperOpening):
                     raise
-            await _pause()
+            from asyncio import sleep  # not before there is a loop
+
+            await sleep(_PAUSE)
 
     return sock_connect
-
-
-async def _pause() -> None:
-    from asyncio import sleep  # not before there is a loop
-
-    await sleep(_PAUSE)
 
 
 def _connect_sock(original: Method) -> Method:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import InvalidInputError
 
-from .adapter import UNGUARDED, PermittedRequest, adapter, check, past, raises_denials, replace, request_url
+from .adapter import UNGUARDED, PermittedRequest, adapter, check, past, raises_denials, request_url
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -85,12 +85,11 @@ install = adapter(
 
 
 _install = adapter(("OpenerDirector", "open", raises_denials))
+_install_oldest = adapter(("URLopener", "open", raises_denials))
 
 
 def install_urllib_request(module: ModuleType) -> bool:
     """Adapt the openers; new versions do not have the oldest one."""
     if not _install(module):
         return False
-    if hasattr(module, "URLopener"):
-        replace(module, "URLopener", "open", raises_denials)
-    return True
+    return _install_oldest(module) if hasattr(module, "URLopener") else True
