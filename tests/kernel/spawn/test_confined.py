@@ -82,7 +82,7 @@ def test_nothing_can_be_executed_that_is_only_read(server, ground):
 
 
 def test_the_null_device_can_be_written_and_the_temp_folder_used(server, ground):
-    more = confined(temp=str(ground / "out"))
+    more = confined(own_write=(str(ground / "out"),))
     assert shell(server, f"echo x > /dev/null && echo y > {ground}/out/y", **more).returncode == 0
 
 

@@ -44,8 +44,7 @@ def test_read_execute_and_writing_rules_go_to_their_lists():
         runtime_read=("/etc/ssl",),
         runtime_execute=("/usr",),
         own_read=("/own",),
-        own_write=("/data",),
-        temp="/tmp/x",
+        own_write=("/data", "/tmp/x"),
     )
     assert found.paths_read == ("/etc/ssl", "/own", "/r")
     assert found.paths_execute == ("/usr", "/x", "/opt/tool")
@@ -143,7 +142,7 @@ def test_what_lies_beneath_a_writable_path_gets_no_rule_of_its_own():
 
 def test_metadata_changes_below_modify_rules_and_own_folders():
     rules = [("filesystem", operation, f"/{operation}") for operation in ("read", "create", "modify", "delete")]
-    found = _of(*rules, own_read=("/code",), own_write=("/data",), temp="/tmp/x")
+    found = _of(*rules, own_read=("/code",), own_write=("/data", "/tmp/x"))
     assert found.paths_metadata == ("/data", "/tmp/x", "/modify")
     assert confinement.plan(found, 7).metadata == ("/data", "/tmp/x", "/modify")
 

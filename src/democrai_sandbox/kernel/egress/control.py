@@ -65,7 +65,6 @@ class EgressControl:
         data_dir: str,
         state_dir: str,
         flow: FlowLog | None = None,
-        starter: HelperStarter | None = None,
     ) -> None:
         self.builder = builder
         self.flow = flow or FlowLog()
@@ -77,7 +76,14 @@ class EgressControl:
         self._folders = (data_dir, state_dir)
         self._file = PolicyFile(self.policy_file)
         self._client = HelperClient(self.socket)
-        self._helper = HelperConnection(self._client, starter or self._own_starter(), self.flow)
+        starter = HelperStarter(
+            socket_path=self.socket,
+            policy_file=self.policy_file,
+            refresh_seconds=settings.refresh_seconds,
+            desktop=settings.desktop,
+            debug=self.flow.enabled,
+        )
+        self._helper = HelperConnection(self._client, starter, self.flow)
         self._updater = AllowlistUpdater(builder, self._file, self._client, self.flow)
         follower = EgressFollower(self._updater, self._helper, self.observed, settings.refresh_seconds)
         self._update_thread = UpdateThread(follower)
@@ -255,15 +261,6 @@ class EgressControl:
         )
 
     # ---- internal ----------------------------------------------------------------------------------------------------
-
-    def _own_starter(self) -> HelperStarter:
-        return HelperStarter(
-            socket_path=self.socket,
-            policy_file=self.policy_file,
-            refresh_seconds=self._settings.refresh_seconds,
-            desktop=self._settings.desktop,
-            debug=self.flow.enabled,
-        )
 
     def _is_on(self) -> bool:
         """Whether the control runs in this process: started, not stopped, and not in a fork."""

@@ -65,11 +65,6 @@ class ApplicationFilter:
         """Known parts in force."""
         return {name: held.part for name, held in self._held.items() if held.part is not None}
 
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Sets of a previous helper: in force, with endpoints unknown to this one."""
-        return tuple(name for name, held in self._held.items() if held.part is None and name != APPLICATION)
-
     def install(self, wanted: Mapping[str, FilterPart], kept: frozenset[str] = frozenset()) -> bool:
         """Apply exactly the wanted parts in one transaction; return whether anything changed.
 

@@ -65,9 +65,8 @@ class ChildGroup(NamedTuple):
 class ChildRegistry:
     """Sets and children of one application."""
 
-    def __init__(self, cgroup: Cgroup, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cgroup: Cgroup) -> None:
         self._cgroup = cgroup
-        self._clock = clock
         self._sets: dict[int, ChildSet] = {}
         self._children: dict[int, ChildGroup] = {}
         self._last_set = 0
@@ -87,7 +86,7 @@ class ChildRegistry:
         digest = _digest(wanted)
         found = next((each for each in self._sets.values() if each.digest == digest), None)
         if found is not None:
-            found.used = self._clock()
+            found.used = time.monotonic()
             found.endpoints = _merged(found.endpoints or (), wanted)
         return found
 
@@ -99,7 +98,7 @@ class ChildRegistry:
         wanted = tuple(endpoints)
         self._last_set += 1
         group = self._cgroup.below(f"{_SET}{self._last_set}")
-        made = ChildSet(self._last_set, group, wanted, _digest(wanted), self._clock())
+        made = ChildSet(self._last_set, group, wanted, _digest(wanted), time.monotonic())
         group.make()
         self._sets[made.number] = made
         return made
@@ -109,9 +108,8 @@ class ChildRegistry:
         if len(self._children) >= MOST_CHILDREN:
             raise RequestRefused("busy", f"the limit of {MOST_CHILDREN} children is reached", "release ended children")
         self._last_child += 1
-        child = ChildGroup(
-            self._last_child, child_set, child_set.cgroup.below(f"{_CHILD}{self._last_child}"), self._clock()
-        )
+        cgroup = child_set.cgroup.below(f"{_CHILD}{self._last_child}")
+        child = ChildGroup(self._last_child, child_set, cgroup, time.monotonic())
         child.cgroup.make()
         try:
             descriptor = child.cgroup.opened()
@@ -150,7 +148,7 @@ class ChildRegistry:
 
     def collect(self) -> tuple[ChildSet, ...]:
         """Remove the cgroups of children that ended without a release; return inherited sets that are now empty."""
-        oldest = self._clock() - _UNUSED_SECONDS
+        oldest = time.monotonic() - _UNUSED_SECONDS
         for child in tuple(self._children.values()):
             # A new child may not have entered its cgroup yet.
             if child.made < oldest and not child.cgroup.populated() and child.cgroup.remove():
@@ -165,12 +163,12 @@ class ChildRegistry:
             if number is None or number in self._sets:
                 continue
             self._last_set = max(self._last_set, number)
-            found = self._sets[number] = ChildSet(number, folder, None, "", self._clock())
+            found = self._sets[number] = ChildSet(number, folder, None, "", time.monotonic())
             for group in folder.inside():
                 child = _number(group, _CHILD)
                 if child is not None:
                     self._last_child = max(self._last_child, child)
-                    self._children[child] = ChildGroup(child, found, group, self._clock())
+                    self._children[child] = ChildGroup(child, found, group, time.monotonic())
                     found.children.add(child)
 
     def idle(self) -> ChildSet | None:

@@ -94,11 +94,6 @@ class Owner(NamedTuple):
     namespace: int
     """Pid namespace, because containers may share a network."""
 
-    @property
-    def comment(self) -> str:
-        """Comment of its rules."""
-        return f"democrai {self.pid} {self.start_time} {self.namespace}"
-
     def chain(self, part: str) -> str:
         """Return the name of a chain: ``A`` or ``B`` for the application, ``S<n>`` for a set of its children."""
         return f"DEMOCRAI_OS_{self.pid}_{part}"
@@ -147,7 +142,8 @@ def application_of(chain: str) -> int:
 
 def jump(group: str, owner: Owner, chain: str) -> str:
     """Return the rule that sends the packets of a cgroup through a chain."""
-    return f'-m cgroup --path {_quoted(group)} -m comment --comment "{owner.comment}" -j {chain}'
+    comment = f"democrai {owner.pid} {owner.start_time} {owner.namespace}"
+    return f'-m cgroup --path {_quoted(group)} -m comment --comment "{comment}" -j {chain}'
 
 
 def chain_rules(allowed: Iterable[Allow]) -> list[str]:

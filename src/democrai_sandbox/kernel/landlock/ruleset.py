@@ -272,8 +272,6 @@ class ApplicationPaths:
     """Writable, but not executable: a program placed in the temporary folder does not run."""
     devices: tuple[str, ...] = ()
     """Opened for reading and writing."""
-    too_wide: tuple[str, ...] = ()
-    """Folders on ``sys.path`` that are excluded, because they contain much more than modules."""
 
 
 def application_paths(
@@ -285,20 +283,18 @@ def application_paths(
     missing ones are reported.
     """
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - unchanged without a home folder
-    wide = frozenset({"/", "/home", "/root", home})
-    runtime = tuple(_runtime())
+    wide = frozenset({"/", "/home", "/root", home})  # on sys.path, but with much more than modules
     return ApplicationPaths(
         read=_unique(
             *_existing(_SYSTEM),
             *_existing(_READ_DEVICES),
-            *_existing(path for path in runtime if os.path.realpath(path) not in wide),
+            *_existing(path for path in _runtime() if os.path.realpath(path) not in wide),
             *app_read,
             *settings.extra_read_paths,
         ),
         write=_unique(*app_write, *settings.extra_write_paths),
         scratch=_unique(tempfile.gettempdir(), *_existing(_SCRATCH)),
         devices=_existing(_DEVICES),
-        too_wide=_unique(*(path for path in runtime if os.path.realpath(path) in wide)),
     )
 
 

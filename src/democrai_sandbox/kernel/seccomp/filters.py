@@ -173,8 +173,6 @@ NETLINK_ROUTE = 0
 
 LAST_SINGLE = {"setpriority": 0, "ioprio_set": 1}
 """Value for a single process; higher values mean a group or a user."""
-SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
-"""Index of the flags argument."""
 
 
 class Inet(StrEnum):
@@ -195,10 +193,17 @@ class Metadata(StrEnum):
     """Those that the supervisor makes for it; without a supervisor, none."""
 
 
-def inspect_clone(code: Assembler) -> None:
-    """Refuse new namespaces: in a new user namespace a program has every capability."""
-    code.load(argument(0))
-    code.if_any_bit(CLONE_NEW, REFUSE, ALLOW)
+REFUSED_FLAGS = {
+    # New namespaces: in a new user namespace a program has every capability.
+    "clone": (0, CLONE_NEW),
+    # Filters with a listener, which comes before ours and could let a process make a supervised call.
+    "seccomp": (1, NEW_LISTENER),
+    # To connect by sending (TCP Fast Open), which Landlock does not check.
+    "sendto": (3, MSG_FASTOPEN),
+    "sendmsg": (2, MSG_FASTOPEN),
+    "sendmmsg": (3, MSG_FASTOPEN),
+}
+"""Calls with the index of their flags, and the flags that are refused."""
 
 
 def inspect_itself(code: Assembler) -> None:
@@ -270,12 +275,6 @@ def inspect_memfd_create(code: Assembler) -> None:
     code.give(RET_ERRNO | errno.EACCES)
 
 
-def inspect_seccomp(code: Assembler) -> None:
-    """Refuse filters with a listener, which comes before ours and could let a process make a supervised call."""
-    code.load(argument(1))
-    code.if_any_bit(NEW_LISTENER, REFUSE, ALLOW)
-
-
 def inspect_setsockopt(code: Assembler) -> None:
     """Refuse to join multicast groups: the group address is announced on the link, and can carry data out."""
     code.load(argument(1))
@@ -287,12 +286,6 @@ def inspect_setsockopt(code: Assembler) -> None:
         code.load(argument(2))
         _inspect_ranges(code, f"setsockopt:{level}", ranges)
         code.go(ALLOW)
-
-
-def inspect_send(code: Assembler, name: str) -> None:
-    """Refuse to connect by sending (TCP Fast Open), which Landlock does not check."""
-    code.load(argument(SEND_FLAGS[name]))
-    code.if_any_bit(MSG_FASTOPEN, REFUSE, ALLOW)
 
 
 def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> None:
@@ -526,11 +519,9 @@ def _part(name: str) -> str:
 
 
 _INSPECTIONS = {
-    "clone": inspect_clone,
     ITSELF: inspect_itself,
     "fcntl": inspect_fcntl,
     "memfd_create": inspect_memfd_create,
-    "seccomp": inspect_seccomp,
     "setsockopt": inspect_setsockopt,
 }
 """Parts that are the same in all profiles."""
@@ -550,7 +541,9 @@ def _inspect(code: Assembler, profile: Profile, name: str) -> None:
         case "socketpair":
             inspect_socketpair(code, unix=profile.unix)
         case _:
-            inspect_send(code, name)
+            index, flags = REFUSED_FLAGS[name]
+            code.load(argument(index))
+            code.if_any_bit(flags, REFUSE, ALLOW)
 
 
 _Range = tuple[int, "int | str"]

@@ -83,12 +83,6 @@ class StartedProgram:
             with suppress(OSError):
                 os.kill(self.pid, number)
 
-    def reap(self) -> None:
-        """Reap an ended child, which frees its process id."""
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
-        os.close(self.pidfd)
-
 
 class StartedPrograms:
     """All children by process id."""
@@ -167,9 +161,11 @@ class StartedPrograms:
         return left
 
     def forget(self, child: StartedProgram) -> None:
-        """Reap and remove an ended child that the application has released."""
+        """Reap and remove an ended child that the application has released, which frees its process id."""
         self.drop(child)
-        child.reap()
+        with suppress(ChildProcessError):
+            os.waitpid(child.pid, os.WNOHANG)
+        os.close(child.pidfd)
 
     def next_deadline(self) -> float | None:
         """Return the next deadline."""

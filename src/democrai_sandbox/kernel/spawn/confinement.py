@@ -10,7 +10,7 @@ of ``enum``. So it uses plain numbers, compares operations by identity, and prep
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product, starmap
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -22,20 +22,10 @@ from democrai_sandbox.policy import Operation, ResourceType, TargetKind, normali
 from .protocol import LandlockPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from democrai_sandbox.policy import AccessRule, NetworkTarget
 
-_NAMES = (
-    "address_space",
-    "memory",
-    "cpu_seconds",
-    "file_size",
-    "open_files",
-    "processes",
-    "wall_seconds",
-    "cpu_weight",
-)
 # Read before a subject could replace them.
 _RLIMITS = (
     resource.RLIMIT_AS,
@@ -91,6 +81,7 @@ class ResourceLimits:
         return min(range(len(_WEIGHTS)), key=lambda nice: max(_WEIGHTS[nice] / wanted, wanted / _WEIGHTS[nice]))
 
 
+_NAMES = tuple(limit.name for limit in fields(ResourceLimits))
 NO_LIMITS = ResourceLimits()
 
 
@@ -168,7 +159,6 @@ def confinement_of(
     runtime_execute: Iterable[str] = (),
     own_read: Iterable[str] = (),
     own_write: Iterable[str] = (),
-    temp: str | None = None,
     limits: ResourceLimits = NO_LIMITS,
 ) -> ChildConfinement:
     """Compute the confinement of a child from its subject's rules and the paths of the runtime."""
@@ -181,8 +171,8 @@ def confinement_of(
         paths_read=_unique(runtime_read, own_read, _paths(files, _READING)),
         paths_listed=_unique(runtime_listed),
         paths_execute=_unique(runtime_execute, _paths(files, (Operation.EXECUTE,)), _programs(rules)),
-        paths_write=_unique(_WRITTEN_DEVICES, own_write, () if temp is None else (temp,), _paths(files, _WRITING)),
-        paths_metadata=_unique(own_write, () if temp is None else (temp,), _paths(files, (Operation.MODIFY,))),
+        paths_write=_unique(_WRITTEN_DEVICES, own_write, _paths(files, _WRITING)),
+        paths_metadata=_unique(own_write, _paths(files, (Operation.MODIFY,))),
         connect_ports=None if any_port else _unique(ports, (_DNS,) if hosts else ()),
         bind_ports=_unique((_ANY_FREE_PORT,), ports),
         has_network=bool(hosts),
@@ -353,12 +343,8 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[tuple[str, int]]:
         for path in map(normalise_path, paths):
             # A rule applies to the target of its path when it is created, which would be the server's folder here.
             if not _is_beneath(path, (*_OWN_PROC, *_OWN_NETWORK)):
-                yield _ancestor(path, writable), right
-
-
-def _ancestor(path: str, roots: Container[str]) -> str:
-    """Return the outermost root that contains the path, or the path itself. Fast for thousands of roots."""
-    return next((folder for folder in prefixes_of(path) if folder in roots), path)
+                # The outermost writable path that contains it; fast for thousands of them.
+                yield next((folder for folder in prefixes_of(path) if folder in writable), path), right
 
 
 def _is_beneath(path: str, roots: Iterable[str]) -> bool:
