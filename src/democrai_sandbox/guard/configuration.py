@@ -97,8 +97,9 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         invalid_target=_invalid_target,
         decision_type=AccessDecision,
         default_ports=dict(DEFAULT_PORTS),
-        parse_url=_ascii_url,
-        normalise_host=_ascii_host,
+        # The canonical form of a non-ASCII URL or host, which the core parses again.
+        parse_url=lambda text: parse_request_url(text).normalized,
+        normalise_host=lambda text: parse_socket(text, None).host,
         adapters=ADAPTERS,
         diverted=DIVERTED,
         native_allowed=allowed_modules(),
@@ -144,16 +145,6 @@ def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
 def _invalid_target(why: str, pointer: str = "") -> Exception:
     """Return the error for an invalid target; an empty reason means that the target is missing."""
     return InvalidInputError.of(why, pointer=pointer) if why else NetworkTargetMissingError()
-
-
-def _ascii_url(text: str) -> str:
-    """Return the canonical form of a non-ASCII URL. The core parses the result again."""
-    return parse_request_url(text).normalized
-
-
-def _ascii_host(text: str) -> str:
-    """Return the canonical form of a non-ASCII host. The core parses the result again."""
-    return parse_socket(text, None).host
 
 
 def _checked_roots(names: Iterable[str], pointer: str) -> frozenset[str]:

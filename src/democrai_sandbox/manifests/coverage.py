@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from democrai_sandbox import policy
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, TargetKind, pointer_to
+from democrai_sandbox.policy.network_rules import prefix_of
 
 from .limits import LARGEST, NO_LIMITS
 
@@ -35,7 +36,11 @@ class Coverage:
             key = rule.normalized_target
             if rule.resource_type is ResourceType.NETWORK:
                 key = policy.rule_key(key)
-                self._measure(policy.parse_declaration(rule.normalized_target))
+                target = policy.parse_declaration(rule.normalized_target)
+                # Only path depths and prefix lengths that exist are looked up.
+                self._depth = max(self._depth, len(target.path))
+                if target.kind is TargetKind.NETWORK:
+                    self._prefixes.add(prefix_of(key))
             self._positions.setdefault((rule.resource_type, rule.operation, key), position)
 
     def covering(self, rule: AccessRule) -> Iterator[int]:
@@ -48,13 +53,6 @@ class Coverage:
     def covers(self, rule: AccessRule) -> bool:
         """Return whether one of the rules allows everything ``rule`` allows."""
         return any(True for _ in self.covering(rule))
-
-    def _measure(self, target: NetworkTarget) -> None:
-        """Record path depths and network prefix lengths, so that only existing ones are looked up."""
-        self._depth = max(self._depth, len(target.path))
-        if target.kind is TargetKind.NETWORK:
-            network = ipaddress.ip_network(target.host)
-            self._prefixes.add((network.version, network.prefixlen))
 
     def _keys(self, rule: AccessRule) -> Iterator[str]:
         if rule.resource_type is ResourceType.FILESYSTEM:

@@ -23,7 +23,7 @@ from .loader import manifest_to_dict, parse_manifest
 from .models import LONGEST_REMARK, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from .models import Manifest
 
@@ -203,7 +203,8 @@ def propose(
     while most is not None and (fewer := _together(rules, most, notes)) != rules:
         rules = fewer
     kept = _needed(tuple(rules), wanted)
-    above = {place for one in wanted for place in _above(one.rule)}
+    files = {one.rule.normalized_target for one in wanted if one.rule.resource_type is ResourceType.FILESYSTEM}
+    above = {place for file in files for place in policy.prefixes_of(file) if place != file}
     for rule in kept:
         if note := _wider_by_nature(rule, rule.normalized_target in above or rule.normalized_target in folders):
             notes.setdefault(rule, note)
@@ -263,12 +264,6 @@ def _wider_by_nature(rule: AccessRule, is_folder: bool) -> str:  # noqa: FBT001 
     if rule.resource_type is ResourceType.FILESYSTEM:
         return _FOLDER if is_folder else ""
     return _BELOW_URL if rule.resource_type is ResourceType.NETWORK and "://" in rule.normalized_target else ""
-
-
-def _above(rule: AccessRule) -> Iterator[str]:
-    """Yield the folders above a file."""
-    if rule.resource_type is ResourceType.FILESYSTEM:
-        yield from (place for place in policy.prefixes_of(rule.normalized_target) if place != rule.normalized_target)
 
 
 def _together(rules: dict[AccessRule, None], most: int, notes: dict[AccessRule, str]) -> dict[AccessRule, None]:

@@ -152,11 +152,11 @@ def _foreign(*_: Any, **__: Any) -> None:
     _core.deny_foreign()
 
 
-def _row(name: str, function: Method | None, keyword: str | None = None, owner: str = "Loop") -> Row:
+def _row(name: str, function: Method | None, keyword: str | None = None) -> Row:
     if function is not None:
         function.__name__ = name
-        function.__qualname__ = f"{owner}.{name}"
-    return ("uvloop.loop", owner, name, function, keyword)
+        function.__qualname__ = f"Loop.{name}"
+    return ("uvloop.loop", "Loop", name, function, keyword)
 
 
 DIVERTED: tuple[Row, ...] = (
