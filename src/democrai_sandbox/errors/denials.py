@@ -254,13 +254,9 @@ class FilesystemFdDenied(SandboxDenied):
     @property
     def hint(self) -> str:
         """The alternative to use."""
-        if self.target == "http-connection":
-            return BY_REQUESTS
-        if self.target == "socket":
-            return BY_SOCKET
         if self.target.endswith("dir_fd"):
             return FULL_PATHS.format(target=self.target)
-        return BY_PATH
+        return {"http-connection": BY_REQUESTS, "socket": BY_SOCKET}.get(self.target, BY_PATH)
 
 
 class ModuleDenied(SandboxDenied):

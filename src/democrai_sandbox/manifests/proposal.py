@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from .models import Manifest
 
-_ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
 _LOOKED = "only its existence was checked; the entry also allows reading it and everything below it"
 _FOLDER = "a folder; the entry allows the same for everything below it"
 _BELOW_URL = "the entry allows the same for every path below the URL, with any query"
@@ -342,21 +341,18 @@ def _covering(rules: tuple[AccessRule, ...]) -> Callable[[_ExactRule], frozenset
 
 def _entries(rules: list[AccessRule], notes: dict[AccessRule, str]) -> tuple[ProposedEntry, ...]:
     """Merge the operations on one target, and sort the entries for easy reading."""
-    merged: dict[tuple[ResourceType, str], list[AccessRule]] = {}
-    for rule in sorted(
-        rules, key=lambda one: (_ORDER.index((one.resource_type, one.operation)), one.normalized_target)
-    ):
-        merged.setdefault((rule.resource_type, rule.normalized_target), []).append(rule)
+    merged: dict[tuple[int, str], list[AccessRule]] = {}
+    for rule in sorted(rules, key=lambda one: VALID_OPERATIONS[one.resource_type].index(one.operation)):
+        kind = list(ResourceType).index(rule.resource_type)
+        merged.setdefault((kind, rule.normalized_target), []).append(rule)
     return tuple(
         ProposedEntry(
-            kind,
+            same[0].resource_type,
             tuple(rule.operation for rule in same),
             target,
             tuple(dict.fromkeys(notes[rule] for rule in same if rule in notes)),
         )
-        for (kind, target), same in sorted(
-            merged.items(), key=lambda item: (list(ResourceType).index(item[0][0]), item[0][1])
-        )
+        for (_, target), same in sorted(merged.items())
     )
 
 

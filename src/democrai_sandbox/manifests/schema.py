@@ -231,6 +231,7 @@ _REVIEW = KeyShape(
     TextListShape(TextShape("a remark on one line", models.LONGEST_REMARK)),
     "Remarks of record about unverified entries. Remove a line after checking it. No decision depends on it.",
 )
+_RIGHTS = (_ACCESS, _IMPORTS, _LIMITS, _REVIEW)
 _REQUIRED = KeyShape("requirements", TextListShape(_REQUIREMENT), "Packages that pip installs into its environment.")
 _EXTENSION = (
     KeyShape("name", _NAME, f"{_NAMED.about} Without it, the name of the manifest's folder is used.", from_folder=True),
@@ -243,10 +244,7 @@ _ENGINE_RUNTIME = ObjectShape(
     models.EngineRuntime,
     "the runtime phase",
     (
-        _ACCESS,
-        _IMPORTS,
-        _LIMITS,
-        _REVIEW,
+        *_RIGHTS,
         KeyShape(
             "allowed_config_urls",
             TextListShape(_CONFIG_KEY),
@@ -254,8 +252,8 @@ _ENGINE_RUNTIME = ObjectShape(
         ),
     ),
 )
-_RUNTIME = ObjectShape(models.Section, "the runtime phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW))
-_INSTALL = ObjectShape(models.Install, "the install phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW, _REQUIRED))
+_RUNTIME = ObjectShape(models.Section, "the runtime phase", _RIGHTS)
+_INSTALL = ObjectShape(models.Install, "the install phase", (*_RIGHTS, _REQUIRED))
 
 
 def _declaration(model: type[models.Manifest], word: str) -> ObjectShape:
@@ -279,10 +277,7 @@ def _installed(model: type[models.Manifest], word: str, runtime: ObjectShape) ->
 MANIFEST_SHAPES: Mapping[ManifestKind, ObjectShape] = MappingProxyType(
     {
         ManifestKind.MODULE: ObjectShape(
-            models.ModuleManifest,
-            "the manifest of a module",
-            (*_EXTENSION, _ACCESS, _IMPORTS, _LIMITS, _REVIEW),
-            whole=True,
+            models.ModuleManifest, "the manifest of a module", (*_EXTENSION, *_RIGHTS), whole=True
         ),
         ManifestKind.ENGINE: _installed(models.EngineManifest, "an engine", _ENGINE_RUNTIME),
         ManifestKind.EXTRACTOR: _installed(models.ExtractorManifest, "an extractor", _RUNTIME),

@@ -12,7 +12,6 @@ from .text import exact_str, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-if TYPE_CHECKING:
     _Value = TypeVar("_Value")
     _Default = TypeVar("_Default")
 

@@ -41,12 +41,11 @@ class Subject:
 
     def __post_init__(self) -> None:
         """Convert the fields to exact values, or raise with all problems."""
-        kind, kind_problem = _parse_kind(self.kind)
-        name = exact_str(self.name)
-        problems = [kind_problem, _name_problem(name, self.name)]
-        found = [problem for problem in problems if problem is not None]
-        if found:
-            raise InvalidInputError(found)
+        problems: list[Problem] = []
+        kind = _parse_kind(self.kind, problems)
+        name = _parse_name(self.name, problems)
+        if problems:
+            raise InvalidInputError(problems)
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "name", name)
 
@@ -97,21 +96,23 @@ def chain_from_list(value: object, *, pointer: str = "/subject_chain") -> Subjec
     return tuple(chain)
 
 
-def _parse_kind(value: object) -> tuple[SubjectKind | None, Problem | None]:
+def _parse_kind(value: object, problems: list[Problem]) -> SubjectKind | None:
     text = exact_str(value)
     if text is None:
-        return None, Problem("/kind", f"expected the kind of a subject, got {shown(value)}")
+        problems.append(Problem("/kind", f"expected the kind of a subject, got {shown(value)}"))
+        return None
     try:
-        return SubjectKind(text), None
+        return SubjectKind(text)
     except ValueError:
         message = f"unknown subject kind {shown(text)}; one of: {', '.join(SubjectKind)}"
-        return None, Problem("/kind", message, nearest(text, SubjectKind))
+        problems.append(Problem("/kind", message, nearest(text, SubjectKind)))
+    return None
 
 
-def _name_problem(name: str | None, given: object) -> Problem | None:
-    message = None
+def _parse_name(value: object, problems: list[Problem]) -> str | None:
+    name = exact_str(value)
     if name is None:
-        message = f"expected the name of a subject, got {shown(given)}"
+        message = f"expected the name of a subject, got {shown(value)}"
     elif not name:
         message = "the name of a subject is empty"
     elif len(name) > LONGEST_SUBJECT_NAME:
@@ -120,4 +121,7 @@ def _name_problem(name: str | None, given: object) -> Problem | None:
         message = f"the name of a subject contains the invisible character {invisible}"
     elif name != name.strip():
         message = f"the name of a subject starts or ends with white space: {shown(name)}"
-    return None if message is None else Problem("/name", message)
+    else:
+        return name
+    problems.append(Problem("/name", message))
+    return None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel.landlock import ruleset
-from democrai_sandbox.kernel.landlock.rights import EXECUTE, WRITE, FsRight, NetRight
+from democrai_sandbox.kernel.landlock.rights import EXECUTE, WRITE, FsRight
 from democrai_sandbox.kernel.landlock.ruleset import application_paths, application_plan
 from democrai_sandbox.kernel.settings import LandlockSettings
 from tests.kernel.landlock.harness import NOBODY
@@ -62,17 +62,11 @@ def test_a_home_on_the_import_path_is_left_out(monkeypatch, tmp_path, wide):
     assert "" not in paths.read
 
 
-def test_ports_are_restricted_only_when_they_are_given():
-    """By default the packet filter restricts TCP, because it also checks addresses."""
+def test_ports_are_not_restricted():
+    """The packet filter restricts TCP, because it also checks addresses."""
     paths = application_paths([], [], LandlockSettings())
     assert application_plan(paths).handle_connect is False
-    plan = application_plan(paths, ports=(443, 53))
-    assert plan.handle_connect is True
-    assert plan.handle_bind is False
-    assert [(rule.port, rule.rights) for rule in plan.ports] == [
-        (443, NetRight.CONNECT_TCP),
-        (53, NetRight.CONNECT_TCP),
-    ]
+    assert application_plan(paths).handle_bind is False
 
 
 def test_a_device_that_the_host_names_can_be_commanded():

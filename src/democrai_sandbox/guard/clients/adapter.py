@@ -49,6 +49,11 @@ class PermittedRequest:
             raise_denial(error)
 
 
+def permitted(ticket: AbstractContextManager[Any] | None) -> AbstractContextManager[Any]:
+    """Return the context of a request with this permit; None is one that no guard applies to."""
+    return UNGUARDED if ticket is None else PermittedRequest(ticket)
+
+
 def is_web(url: object) -> bool:
     """Return whether a URL has an HTTP or websocket scheme; clients may support others, which are not checked here."""
     if not isinstance(url, str):

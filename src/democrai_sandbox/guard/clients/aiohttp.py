@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .adapter import (
-    HTTP_PREFIXES,
-    UNGUARDED,
-    PermittedRequest,
-    adapter,
-    is_web,
-    is_wrapped,
-    raises_denials,
-    unexpected,
-    wrapped,
-)
+from .adapter import HTTP_PREFIXES, adapter, is_web, is_wrapped, permitted, raises_denials, unexpected, wrapped
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -35,17 +25,12 @@ def _ticket(request: Any, url: str) -> AbstractContextManager[Any] | None:
     return _core.request(request.method, url)
 
 
-def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
-    ticket = _ticket(request, url)
-    return UNGUARDED if ticket is None else PermittedRequest(ticket)
-
-
 def _connect(original: Method) -> Method:
     """Check each request. The permit is needed only if a connection is opened, which is rare."""
     own = original.__globals__.get("TCPConnector")
 
     async def connect_with_ticket(self: Any, req: Any, url: str, *args: Any, **kwargs: Any) -> Any:
-        with _permitted(req, url):
+        with permitted(_ticket(req, url)):
             return await original(self, req, *args, **kwargs)
 
     # URLs are immutable, and yarl returns the same object for the same text.
@@ -75,7 +60,7 @@ def _create_connection(original: Method) -> Method:
     async def _create_connection(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
         if type(self) is not own or not is_web(url := str(req.url)):
             return await original(self, req, *args, **kwargs)
-        with _permitted(req, url):
+        with permitted(_ticket(req, url)):
             return await original(self, req, *args, **kwargs)
 
     return _create_connection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import InvalidInputError
 
-from .adapter import UNGUARDED, PermittedRequest, adapter, check, past, raises_denials, request_url
+from .adapter import PermittedRequest, adapter, check, past, permitted, raises_denials, request_url
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -74,8 +74,7 @@ def _origin_ticket(connection: Any) -> AbstractContextManager[Any]:
         number = int(port)
     except (TypeError, ValueError):
         raise InvalidInputError.of(f"the port must be a number: {port!r}") from None
-    ticket = _core.origin(scheme, host, number)
-    return UNGUARDED if ticket is None else PermittedRequest(ticket)
+    return permitted(_core.origin(scheme, host, number))
 
 
 install = adapter(

@@ -14,7 +14,6 @@ from democrai_sandbox.guard import _core
 from .adapter import (
     UNGUARDED,
     Apart,
-    PermittedRequest,
     adapter,
     apart,
     asks_for_websocket,
@@ -22,6 +21,7 @@ from .adapter import (
     drained,
     for_everyone,
     is_web,
+    permitted,
     raise_denial,
     request_url,
     unexpected,
@@ -80,8 +80,7 @@ def _send_async(original: Method) -> Method:
     own = original.__globals__.get("AsyncHTTPTransport")
 
     async def send_with_ticket(self: Any, request: Any, url: str) -> Any:
-        ticket = _ticket(request, url)
-        with UNGUARDED if ticket is None else PermittedRequest(ticket):
+        with permitted(_ticket(request, url)):
             return await original(self, request)
 
     def _send_single_request(self: Any, request: Any) -> Any:

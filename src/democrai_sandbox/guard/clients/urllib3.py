@@ -8,7 +8,7 @@ from weakref import ref
 
 from democrai_sandbox.guard import _core
 
-from .adapter import Apart, adapter, apart, check, drained, for_everyone, is_web, raise_denial, request_url
+from .adapter import UNGUARDED, Apart, adapter, apart, check, drained, for_everyone, is_web, raise_denial, request_url
 from .http_client import CHECKED, take_pending
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ def _connect(original: Method) -> Method:
     """Open the connection of a request that was made on it directly, without a pool."""
 
     def connect(self: Any) -> Any:
-        pending = take_pending(self)
-        if pending is None:
-            return original(self)
-        with pending:
+        with take_pending(self) or UNGUARDED:
             return original(self)
 
     return connect

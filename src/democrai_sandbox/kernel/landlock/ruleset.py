@@ -298,16 +298,14 @@ def application_paths(
     )
 
 
-def application_plan(paths: ApplicationPaths, ports: Iterable[int] | None = None) -> RulesetPlan:
-    """Return the plan for the paths. TCP is restricted if ports are given; otherwise by the packet filter only."""
+def application_plan(paths: ApplicationPaths) -> RulesetPlan:
+    """Return the plan for the paths. TCP is restricted by the packet filter only."""
     rules = [PathRule(path, EXECUTE) for path in paths.read]
     rules += [PathRule(path, _written(path)) for path in paths.write]
     rules += [PathRule(path, WRITE) for path in paths.scratch]
     rules += [PathRule(path, DEVICE | FsRight.READ_DIR) for path in paths.devices]
     rules.append(PathRule("/dev", FsRight.READ_DIR))
-    if ports is None:
-        return RulesetPlan(tuple(rules))
-    return RulesetPlan(tuple(rules), tuple(PortRule(port, NetRight.CONNECT_TCP) for port in ports), handle_connect=True)
+    return RulesetPlan(tuple(rules))
 
 
 def _written(path: str) -> FsRight:
