@@ -48,8 +48,8 @@ class ValueShape(ABC):
         """Return a JSON Schema that accepts every valid value."""
 
     def plain(self, value: Any) -> Any:
-        """Return the value of a model as JSON data, which ``read`` parses to an equal one; by default unchanged."""
-        return value
+        """Return the value of a model as JSON data, which ``read`` parses to an equal one; a tuple becomes a list."""
+        return list(value) if isinstance(value, tuple) else value
 
 
 def described(value: object) -> str:
@@ -180,10 +180,6 @@ class TextListShape(ValueShape):
         found = [self.item.read(item, pointer_to(pointer, index), reading) for index, item in enumerate(value)]
         return tuple(dict.fromkeys(found))
 
-    def plain(self, value: tuple[str, ...]) -> list[str]:
-        """Return the list."""
-        return list(value)
-
     def schema(self) -> dict[str, Any]:
         """Return the shape of the items."""
         return {"type": "array", "items": self.item.schema()}
@@ -208,10 +204,6 @@ class ImportsShape(ValueShape):
             reading.take(error.problems, pointer.removesuffix("/allowed_imports"))
             return ()
         return tuple(dict.fromkeys(value))
-
-    def plain(self, value: tuple[str, ...]) -> list[str]:
-        """Return the list."""
-        return list(value)
 
     def schema(self) -> dict[str, Any]:
         """Return a pattern without dots, blanks and punctuation. It does not list existing names."""

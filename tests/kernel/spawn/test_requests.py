@@ -8,6 +8,7 @@ import os
 import socket
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,21 +23,7 @@ from tests.kernel.spawn.programs import PATIENCE, SHELL, descriptors, needs_root
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
-_GOOD = protocol.StartRequest(
-    argv=["sh", "-c", "true"],
-    program=SHELL,
-    env=[],
-    cwd="/",
-    stdio=[-1, -1, -1],
-    pass_fds=[],
-    plan=None,
-    filter=b"",
-    limits=[],
-    wall_seconds=None,
-    cgroup=-1,
-    umask=-1,
-    keep_caps=0,
-)
+_GOOD = client.SpawnOrder(SHELL, ("sh", "-c", "true"), {}, "/", keep_caps=0)
 
 
 def _send(server, packet, descriptors=()):
@@ -51,8 +38,13 @@ def _send(server, packet, descriptors=()):
         return protocol.parsed_answer(answer) if answer else None
 
 
-def _body(**changes):
-    return protocol.packed_order(_GOOD._replace(**changes))
+def _body(*, env=(), stdio=(-1, -1, -1), pass_fds=(), **changes):
+    """An order with changes; descriptors are indexes, and `pass_fds` are pairs of an index and a number."""
+    indexes = {number: index for index, number in pass_fds}
+    streams = dict(zip(("stdin", "stdout", "stderr"), stdio, strict=True))
+    environment = dict(text.split("=", 1) for text in env)
+    order_ = replace(_GOOD, environment=environment, pass_fds=tuple(indexes), **streams, **changes)
+    return protocol.packed_order(order_, lambda number: indexes.get(number, number))
 
 
 def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0, metadata=()):
@@ -102,8 +94,8 @@ def test_the_request_that_the_others_are_made_of_is_a_good_one(server):
         _body(argv=[]),
         _body(program="sh"),
         _body(program=""),
-        _body(cwd=""),
-        _body(cwd="here"),
+        _body(folder=""),
+        _body(folder="here"),
         _body(stdio=[0, -1, -1]),
         _body(stdio=[-2, -1, -1]),
         _body(pass_fds=[(0, 5)]),
@@ -140,7 +132,7 @@ def test_the_request_that_the_others_are_made_of_is_a_good_one(server):
         _numbers(has_plan=1, argv=2, paths=1),
         _numbers(has_plan=1, ports=1 << 62),
         _numbers(pass_fds=1 << 62),
-        _body(pass_fds=[(0, 5)] * 300),
+        _body(pass_fds=[(0, number) for number in range(5, 305)]),
     ],
 )
 def test_a_bad_request_is_refused_in_words_and_starts_nothing(server, packet):
@@ -297,14 +289,14 @@ def _carried_out(body, files=()):
 @given(st.data())
 def test_an_order_with_bytes_changed_is_either_read_or_refused(data):
     """The program does not exist, so a valid order fails at its last step."""
-    order_ = _GOOD._replace(
+    order_ = _body(
         program="/nonexistent/for-sure/program",
         plan=_plan(paths=[("/usr", 1), ("/etc", 5)], ports=[(1, 2)], metadata=["/tmp"]),
         limits=[(7, 900)],
         pass_fds=[(0, 4)],
         env=["A=1"],
     )
-    body = bytearray(protocol.packed_order(order_))
+    body = bytearray(order_)
     for _ in range(data.draw(st.integers(0, 6))):
         body[data.draw(st.integers(1, len(body) - 1))] = data.draw(st.integers(0, 255))
     with open("/dev/null", "rb") as file:
@@ -333,21 +325,25 @@ def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall, fork, nice
     if paths is not None:
         plan = _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4, metadata=metadata)
     fields = {"plan": plan, "limits": limits, "wall_seconds": wall, "fork": fork, "nice": nice}
-    order_ = _GOOD._replace(**fields, env=["A=1", "B=2"], filter=bytes(16))
-    assert protocol.read_front(protocol.packed_order(order_)) == (wall, plan, fork, nice)
+    body = _body(**fields, env=["A=1", "B=2"], filter=bytes(16))
+    assert protocol.read_front(body) == (wall, plan, fork, nice)
 
 
 @given(
     st.lists(_text.map(os.fsdecode), max_size=4),
-    st.lists(_text.map(lambda value: os.fsdecode(b"N" + value.replace(b"=", b"") + b"=" + value)), max_size=4),
+    st.lists(
+        _text.map(lambda value: os.fsdecode(b"N" + value.replace(b"=", b"") + b"=" + value)),
+        max_size=4,
+        unique_by=lambda text: text.partition("=")[0],
+    ),
     st.lists(st.tuples(st.just("/usr"), st.integers(0, 1 << 16)), max_size=3),
 )
 def test_texts_come_to_the_program_as_they_were_written(words, env, paths):
     """Arguments, and the environment in its order, independent of the following data."""
     for argv, expected in ((["printf", r"%s\0", *words], words or [""]), (["env", "-0"], env)):
-        order_ = _GOOD._replace(argv=argv, program=f"/usr/bin/{argv[0]}", env=env, plan=_plan(paths=paths))
+        plan = _plan(paths=paths)
+        body = _body(argv=argv, program=f"/usr/bin/{argv[0]}", env=env, plan=plan, stdio=[-1, 0, -1])
         with tempfile.TemporaryFile() as file:
-            body = protocol.packed_order(order_._replace(stdio=[-1, 0, -1]))
             assert _carried_out(body, [file.fileno()]) == "carried out"
             written = os.pread(file.fileno(), 65536, 0)
         assert written == b"".join(os.fsencode(f"{one}\0") for one in expected)

@@ -232,20 +232,14 @@ class AllowlistBuilder:
     """Builder of the allowlist, which reads every source at each build. A failed source only loses its own entries."""
 
     def __init__(self, sources: Iterable[EndpointSource] = ()) -> None:
-        self._sources: tuple[EndpointSource, ...] = ()
-        self._adding = threading.Lock()
-        for source in sources:
-            self.add(source)
-
-    @property
-    def sources(self) -> tuple[EndpointSource, ...]:
+        self.sources = tuple(sources)
         """Registered sources."""
-        return self._sources
+        self._adding = threading.Lock()
 
     def add(self, source: EndpointSource) -> None:
         """Add a source, starting with the next build."""
         with self._adding:
-            self._sources = (*self._sources, source)
+            self.sources = (*self.sources, source)
 
     def build(self) -> Allowlist:
         """Return the current allowlist. Errors of sources do not propagate."""
@@ -253,7 +247,7 @@ class AllowlistBuilder:
         addresses: dict[tuple[str, int, str], dict[str, None]] = {}
         patterns: dict[NotMaterialised, None] = {}
         failed: list[FailedSource] = []
-        for source in self._sources:
+        for source in self.sources:
             try:
                 found = [_materialised(entry) for entry in source.endpoints()]
             except Exception as error:  # noqa: BLE001 - a failed source must not affect the others

@@ -91,25 +91,7 @@ def body_of(order: SpawnOrder) -> tuple[bytes, list[int]]:
         raise ValueError("illegal environment variable name")
     if len(order.pass_fds) > _MOST_PASSED:
         raise ValueError(f"at most {_MOST_PASSED} descriptors can be passed")
-    body = protocol.packed_order(
-        protocol.StartRequest(
-            argv=order.argv,
-            program=order.program,
-            env=[f"{name}={value}" for name, value in order.environment.items()],
-            cwd=order.folder,
-            stdio=(index(order.stdin), index(order.stdout), index(order.stderr)),
-            pass_fds=[(index(number), number) for number in dict.fromkeys(order.pass_fds)],
-            plan=order.plan,
-            filter=order.filter,
-            limits=order.limits,
-            wall_seconds=order.wall_seconds,
-            cgroup=index(order.cgroup),
-            umask=order.umask,
-            keep_caps=order.keep_caps,
-            fork=order.fork,
-            nice=order.nice,
-        )
-    )
+    body = protocol.packed_order(order, index)
     if len(body) > protocol.LARGEST_BODY:
         raise ValueError(f"the request has {len(body)} bytes; the limit is {protocol.LARGEST_BODY}")
     return body, descriptors

@@ -21,7 +21,9 @@ from os import MFD_ALLOW_SEALING, MFD_CLOEXEC, close, fstat, memfd_create, pread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from .client import SpawnOrder
 
 ORDER = b"S"
 JSON = b"J"
@@ -96,29 +98,6 @@ class LandlockPlan(NamedTuple):
 _NO_PLAN = LandlockPlan(0, 0, 0, (), ())
 
 
-class StartRequest(NamedTuple):
-    """Program to start. Descriptors are indexes into the descriptors of the packet."""
-
-    argv: Sequence[str]
-    program: str
-    env: Sequence[str]
-    cwd: str
-    stdio: Sequence[int]
-    pass_fds: Sequence[tuple[int, int]]
-    """Pairs of an index and the descriptor number in the program."""
-    plan: LandlockPlan | None
-    filter: bytes
-    limits: Sequence[tuple[int, int]]
-    wall_seconds: float | None
-    cgroup: int
-    umask: int
-    keep_caps: int
-    fork: bool = False
-    """Whether the template process is forked instead of executing the program."""
-    nice: int = 0
-    """Nice value of the child and of its session, from 0 to 19."""
-
-
 class Front(NamedTuple):
     """Fields of a start request that the server needs."""
 
@@ -136,35 +115,41 @@ def packed_request(members: dict[str, Any]) -> bytes:
     return JSON + json.dumps(members).encode()
 
 
-def packed_order(order: StartRequest) -> bytes:
-    """Encode a start request; reject a null byte in a text."""
+def packed_order(order: SpawnOrder, index: Callable[[int], int]) -> bytes:
+    """Encode a start request; reject a null byte in a text.
+
+    ``index`` returns the place of a descriptor among those of the packet.
+    """
     plan = order.plan or _NO_PLAN
-    texts = [order.program, order.cwd, *order.argv, *order.env]
+    environment = [f"{name}={value}" for name, value in order.environment.items()]
+    texts = [order.program, order.folder, *order.argv, *environment]
     if plan.paths:
         texts += [path for path, _ in plan.paths]
     texts += plan.metadata
     blob = encoded("\0".join(texts))  # joined first, because an environment has many texts
     if blob.count(b"\0") != len(texts) - 1:
         raise ValueError("embedded null byte")
-    numbers = _numbers(order, plan)
+    numbers = _numbers(order, plan, index)
     head = _SIZES.pack(ORDER, len(numbers), len(order.filter)) + array("q", numbers).tobytes()
     return head + order.filter + blob
 
 
-def _numbers(order: StartRequest, plan: LandlockPlan) -> list[int]:
+def _numbers(order: SpawnOrder, plan: LandlockPlan, index: Callable[[int], int]) -> list[int]:
     """Return all numbers of a request in one list; fast, because it runs before each start."""
+    streams = [index(order.stdin), index(order.stdout), index(order.stderr)]
+    passed = [(index(number), number) for number in dict.fromkeys(order.pass_fds)]
     # fmt: off
     numbers = [
-        len(order.argv), len(order.env), len(plan.paths), len(plan.ports), len(order.limits), len(order.pass_fds),
+        len(order.argv), len(order.environment), len(plan.paths), len(plan.ports), len(order.limits), len(passed),
         len(plan.metadata),
-        *order.stdio, order.cgroup,
+        *streams, index(order.cgroup),
         order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.fork, order.nice, order.plan is not None,
         plan.fs, plan.net, plan.scoped, plan.own_proc, plan.exact, plan.whole_proc,
     ]
     # fmt: on
     if plan.paths:
         numbers += [mask for _, mask in plan.paths]
-    for pairs in (plan.ports, order.limits, order.pass_fds):
+    for pairs in (plan.ports, order.limits, passed):
         for pair in pairs:
             numbers += pair
     return numbers
