@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
 from democrai_sandbox.policy.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-LARGEST: Mapping[str, int] = MappingProxyType(
-    {
-        "address_space_mb": 16 * 1024 * 1024,
-        "cpu_seconds": 31_536_000,
-        "cpu_weight": 100,
-        "file_size_mb": 16 * 1024 * 1024,
-        "memory_mb": 16 * 1024 * 1024,
-        "open_files": 1_048_576,
-        "processes": 4_194_304,
-        "temp_mb": 16 * 1024 * 1024,
-        "wall_seconds": 31_536_000,
-    }
-)
-"""Limits by name with their maximum; the minimum is 1."""
 
 # Names that other systems use. They are only hints in errors, never accepted.
 OTHER_NAMES: Mapping[str, str] = MappingProxyType(
@@ -43,28 +28,27 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 )
 
 
+def _limit(largest: int, about: str) -> Any:
+    """Return a field with the maximum of a limit and its description."""
+    return field(default=None, metadata={"largest": largest, "about": about})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of each process; None means no limit."""
+    """Limits of each process; None means no limit. Megabytes have 2**20 bytes."""
 
-    address_space_mb: int | None = None
-    """Megabytes (2**20 bytes) of address space, used or not."""
-    memory_mb: int | None = None
-    """Megabytes of private, writable memory."""
-    cpu_seconds: int | None = None
-    """Seconds of processor time, over the whole life of the process."""
-    cpu_weight: int | None = None
-    """Share of the processor while others need it too, relative to the 100 of every other process."""
-    file_size_mb: int | None = None
-    """Megabytes of each file that it writes."""
-    open_files: int | None = None
-    """Maximum number of open descriptors."""
-    processes: int | None = None
-    """Maximum number of processes and threads of the operating-system user. The kernel does not enforce it for root."""
-    temp_mb: int | None = None
-    """Megabytes of all files in the temp folder of a worker."""
-    wall_seconds: int | None = None
-    """Seconds of real time: of a child or installation as a whole, of each call to a worker."""
+    address_space_mb: int | None = _limit(16 * 1024 * 1024, "Megabytes of address space, used or not.")
+    memory_mb: int | None = _limit(16 * 1024 * 1024, "Megabytes of private, writable memory.")
+    cpu_seconds: int | None = _limit(31_536_000, "Seconds of processor time, over the whole life of the process.")
+    cpu_weight: int | None = _limit(100, "Share of the processor while others need it too; other processes have 100.")
+    file_size_mb: int | None = _limit(16 * 1024 * 1024, "Megabytes of each file that it writes.")
+    open_files: int | None = _limit(1_048_576, "Maximum number of open files and sockets.")
+    processes: int | None = _limit(4_194_304, "Maximum number of processes and threads of the operating-system user.")
+    """The kernel does not enforce it for root."""
+    temp_mb: int | None = _limit(16 * 1024 * 1024, "Megabytes of all files in the temp folder of a worker.")
+    wall_seconds: int | None = _limit(
+        31_536_000, "Seconds of real time: of a program or an installation, of each call to a worker."
+    )
 
     def stricter(self, other: Limits) -> Limits:
         """Return the smaller of each pair of limits."""
@@ -83,6 +67,11 @@ class Limits:
 
 
 NO_LIMITS = Limits()
+_FIELDS = sorted(fields(Limits), key=lambda item: item.name)
+LARGEST: Mapping[str, int] = MappingProxyType({item.name: item.metadata["largest"] for item in _FIELDS})
+"""Limits by name with their maximum; the minimum is 1."""
+ABOUT: Mapping[str, str] = MappingProxyType({item.name: item.metadata["about"] for item in _FIELDS})
+"""Descriptions by name."""
 
 
 def limits_from(value: object, pointer: str = "/limits") -> Limits:

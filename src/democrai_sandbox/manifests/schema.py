@@ -203,25 +203,12 @@ _ACCESS = KeyShape("access", AccessShape(), "Declared access. With an empty or m
 _IMPORTS = KeyShape(
     "allowed_imports", ImportsShape(), "Sensitive import roots (ctypes, cffi) that it may use. Rarely needed."
 )
-_ABOUT_LIMITS = MappingProxyType(
-    {
-        "address_space_mb": "Megabytes of address space, used or not.",
-        "cpu_seconds": "Seconds of processor time, over the whole life of the process.",
-        "cpu_weight": "Share of the processor while others need it too; other processes have 100.",
-        "file_size_mb": "Megabytes of each file that it writes.",
-        "memory_mb": "Megabytes of private, writable memory.",
-        "open_files": "Maximum number of open files and sockets.",
-        "processes": "Maximum number of processes and threads of the operating-system user.",
-        "temp_mb": "Megabytes of all files in the temp folder of a worker.",
-        "wall_seconds": "Seconds of real time: of a program or an installation, of each call to a worker.",
-    }
-)
 _LIMITS = KeyShape(
     "limits",
     ObjectShape(
         limits.Limits,
         "the limits of each process",
-        tuple(KeyShape(name, NumberShape(1, largest), _ABOUT_LIMITS[name]) for name, largest in limits.LARGEST.items()),
+        tuple(KeyShape(name, NumberShape(1, largest), limits.ABOUT[name]) for name, largest in limits.LARGEST.items()),
         other_names=limits.OTHER_NAMES,
     ),
     "Resource limits of each of its processes; the host may set lower limits.",

@@ -26,7 +26,7 @@ from .helper_process import HelperConnection, HelperStarter, sweep
 from .updater import AllowlistUpdater, EgressFollower, PolicyFile, UpdateThread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from democrai_sandbox.kernel.settings import OsSettings
 
@@ -431,7 +431,7 @@ class _EgressProblem(NamedTuple):
 def egress_status(facts: EgressMeasurements) -> ControlStatus:
     """Return the degree to which this process's packets are restricted to the allowlist."""
     state, flaws = _state(facts)
-    told = flaws if state is not ControlState.ACTIVE else _remarks(facts)
+    told = flaws if state is not ControlState.ACTIVE else list(_remarks(facts))
     return ControlStatus(
         "egress",
         state,
@@ -477,39 +477,33 @@ def _state(facts: EgressMeasurements) -> tuple[ControlState, list[_EgressProblem
     return (ControlState.PARTIAL if flaws else ControlState.ACTIVE), flaws
 
 
-def _flaws(facts: EgressMeasurements) -> list[_EgressProblem]:
-    """Return the problems: sockets that are not covered, and updates that fail."""
-    found = []
+def _flaws(facts: EgressMeasurements) -> Iterator[_EgressProblem]:
+    """Yield the problems: sockets that are not covered, and updates that fail."""
     if facts.older_sockets:
         what = f"{facts.older_sockets} open sockets were created before the cgroup, so the rules do not apply to them"
-        found.append(_EgressProblem(what, "start the kernel layer before the first socket, or close these sockets"))
+        yield _EgressProblem(what, "start the kernel layer before the first socket, or close these sockets")
     if facts.helper_error is not None:
-        what = f"the rules cannot be updated: {facts.helper_error.what}"
-        found.append(_EgressProblem(what, facts.helper_error.fix))
+        yield _EgressProblem(f"the rules cannot be updated: {facts.helper_error.what}", facts.helper_error.fix)
     elif facts.helper.get("in_force") is False:
         problems = facts.helper.get("problems")
         named = "; ".join(f"{name}: {text}" for name, text in problems.items()) if isinstance(problems, dict) else ""
         what = f"the rules are not in force ({named or _NOT_APPLIED})"
-        found.append(_EgressProblem(what, "they are applied again at the next refresh"))
+        yield _EgressProblem(what, "they are applied again at the next refresh")
     elif facts.apply_error is not None:
-        what = f"the last change was not applied: {facts.apply_error.what}"
-        found.append(_EgressProblem(what, facts.apply_error.fix))
-    return found
+        yield _EgressProblem(f"the last change was not applied: {facts.apply_error.what}", facts.apply_error.fix)
 
 
-def _remarks(facts: EgressMeasurements) -> list[_EgressProblem]:
-    """Return the causes of denials that the user may not expect, while the promised rules hold."""
-    found = []
+def _remarks(facts: EgressMeasurements) -> Iterator[_EgressProblem]:
+    """Yield the causes of denials that the user may not expect, while the promised rules hold."""
     failed = facts.applied.allowlist.failed_sources if facts.applied is not None else ()
     if failed:
         names = ", ".join(source.name for source in failed)
-        found.append(_EgressProblem(f"{names} could not be read, so its endpoints are blocked", "see failed_sources"))
+        yield _EgressProblem(f"{names} could not be read, so its endpoints are blocked", "see failed_sources")
     answer = facts.applied.answer if facts.applied is not None else {}
     unresolved = facts.helper.get("unresolved", answer.get("unresolved"))
     if isinstance(unresolved, list) and unresolved:
         what = f"{len(unresolved)} hosts could not be resolved and are blocked"
-        found.append(_EgressProblem(what, "correct the names, or the DNS configuration of this machine"))
-    return found
+        yield _EgressProblem(what, "correct the names, or the DNS configuration of this machine")
 
 
 def _details(facts: EgressMeasurements) -> dict[str, object]:

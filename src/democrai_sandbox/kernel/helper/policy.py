@@ -373,8 +373,7 @@ class Resolver:
         for each in endpoints:
             found = {*self._known(each.host), *each.addresses}
             good = [address for address in found if _acceptable(each.host, address, local)]
-            for address in good:
-                allowed.add(Allow(each.protocol, address, each.port))
+            allowed.update(Allow(each.protocol, address, each.port) for address in good)
             if len(good) < len(found):
                 withheld[each.host] = None
             if not good:
