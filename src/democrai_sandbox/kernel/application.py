@@ -10,7 +10,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -145,7 +144,7 @@ class Kernel:
         self._failures: dict[str, ControlStatus] = {}
         self._landlock = self._pending(LANDLOCK)
         self._seccomp = self._pending(SECCOMP)
-        self._tested: selftest.SelfTest | None = None
+        self._tested: tuple[selftest.SelfTestAttempt, ...] = ()
 
     def __enter__(self) -> Self:
         self.prepare()
@@ -224,34 +223,25 @@ class Kernel:
 
     def status(self) -> KernelStatus:
         """Return the measured state of every control, including the results of the last self-test."""
-        attempts = () if self._tested is None else self._tested.attempts
-        controls = (status.with_attempts(control, attempts) for control in self._controls())
-        return KernelStatus(tuple(controls), attempts)
+        controls = (status.with_attempts(control, self._tested) for control in self._controls())
+        return KernelStatus(tuple(controls), self._tested)
 
-    def selftest(self) -> selftest.SelfTest:
+    def selftest(self) -> tuple[selftest.SelfTestAttempt, ...]:
         """Run forbidden operations; those that succeed are shown in the status afterwards."""
-        server, egress = self.spawn, self.egress
-        in_child = (
-            None
-            if server is None
-            else partial(
-                selftest.attempts_in_child, server=server, abi=self.abi, egress=egress, unfiltered=self.unfiltered
-            )
-        )
         self._tested = selftest.run(
             selftest.Claims(
                 state_dir=self.places.state_dir,
-                landlock_abi=self.abi if self._landlock.state in _IN_FORCE else 0,
+                landlock=self._landlock.state in _IN_FORCE,
+                seccomp=self._seccomp.state in _IN_FORCE,
                 readable=readable(self.baseline),
                 writable=writable(self.baseline),
-                seccomp=self._seccomp.state in _IN_FORCE,
-                egress=egress is not None,
-                foreign_cgroup=selftest.cgroup_root() if egress is not None else "",
-                outsider=server.pid if server is not None and server.alive else 0,
-                child=in_child,
+                abi=self.abi,
+                unfiltered=self.unfiltered,
+                server=self.spawn,
+                egress=self.egress,
             )
         )
-        for attempt in self._tested.attempts:
+        for attempt in self._tested:
             self.flow("selftest", act=attempt.act, where=attempt.where, outcome=attempt.outcome, ok=attempt.ok)
         return self._tested
 

@@ -189,40 +189,29 @@ def needless(act: str, where: str, control: str, why: str) -> SelfTestAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class SelfTest:
-    """Results of one self-test run."""
-
-    attempts: tuple[SelfTestAttempt, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Claims:
     """Controls that are reported as in force and are therefore tested."""
 
     state_dir: str
-    landlock_abi: int = 0
-    """0 when Landlock is not applied."""
-    readable: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
-    seccomp: bool = False
-    egress: bool = False
-    foreign_cgroup: str = ""
-    """File through which the process could leave its cgroup."""
-    outsider: int = 0
-    """Process id of an unconfined process of the same user; 0 without one."""
-    child: Callable[[SelfTestFixtures], tuple[SelfTestAttempt, ...]] | None = None
-    """Function that runs all operations in a temporary child."""
+    landlock: bool
+    seccomp: bool
+    readable: tuple[str, ...]
+    writable: tuple[str, ...]
+    abi: int
+    unfiltered: str
+    """Why children get no system call filter; empty if they get one."""
+    server: SpawnServer | None
+    """Starts the temporary child, and is an unconfined process of the same user."""
+    egress: EgressControl | None
 
 
-def run(claims: Claims) -> SelfTest:
+def run(claims: Claims) -> tuple[SelfTestAttempt, ...]:
     """Run the forbidden operations and return the results.
 
     In the application process these are operations that are harmless even if they succeed. ``execve`` kills its caller,
     so it runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are
     not tested in a fork of the application, because Python code in a fork is unsafe beside threads.
     """
-    begin = time.monotonic()
     try:
         fixtures = SelfTestFixtures(claims.state_dir)
     except OSError as error:
@@ -231,13 +220,12 @@ def run(claims: Claims) -> SelfTest:
             fix="give the application's user write permission for its state directory",
         ) from error
     with fixtures:
-        attempts = (
-            *(_files(claims) if claims.landlock_abi else ()),
+        return (
+            *(_files(claims) if claims.landlock else ()),
             *(_calls() if claims.seccomp else ()),
-            *(_network(fixtures, claims) if claims.egress else ()),
-            *(claims.child(fixtures) if claims.child else ()),
+            *(_network(fixtures) if claims.egress is not None else ()),
+            *(_in_child(fixtures, claims, claims.server) if claims.server is not None else ()),
         )
-    return SelfTest(attempts, time.monotonic() - begin)
 
 
 def reaches_outside(readable: tuple[str, ...]) -> bool:
@@ -256,10 +244,9 @@ def _files(claims: Claims) -> Iterator[SelfTestAttempt]:
             yield needless(act, PROCESS, LANDLOCK, "every folder that this user can reach is in the lists")
         else:
             yield judged(f"{act}: {place}", PROCESS, LANDLOCK, operations.outcome_of(function, place))
-    if claims.outsider and claims.landlock_abi >= _SCOPES_SINCE:
-        yield judged(
-            "signal to a process outside", PROCESS, LANDLOCK, operations.outcome_of(os.kill, claims.outsider, 0)
-        )
+    if claims.server is not None and claims.server.alive and claims.abi >= _SCOPES_SINCE:
+        outcome = operations.outcome_of(os.kill, claims.server.pid, 0)
+        yield judged("signal to a process outside", PROCESS, LANDLOCK, outcome)
 
 
 def _calls() -> Iterator[SelfTestAttempt]:
@@ -284,7 +271,7 @@ def _executed() -> str | None:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else None
 
 
-def _network(fixtures: SelfTestFixtures, claims: Claims) -> Iterator[SelfTestAttempt]:
+def _network(fixtures: SelfTestFixtures) -> Iterator[SelfTestAttempt]:
     for name, family, _ in FAMILIES:
         for protocol, act in (("tcp", _connected), ("udp", _sent)):
             kind = f"{protocol} {name}"
@@ -297,8 +284,8 @@ def _network(fixtures: SelfTestFixtures, claims: Claims) -> Iterator[SelfTestAtt
     yield judged("unix socket", PROCESS, EGRESS, outcome, expected=OPEN)
     # A process that can do one of these, usually root, can avoid the packet filter of its cgroup.
     yield judged("packet socket", PROCESS, EGRESS, operations.outcome_of(operations.packet_socket), fix=_AS_ROOT)
-    if claims.foreign_cgroup:
-        outcome = operations.outcome_of(operations.open_for_writing, claims.foreign_cgroup)
+    if foreign := cgroup_root():
+        outcome = operations.outcome_of(operations.open_for_writing, foreign)
         yield judged("leave the cgroup", PROCESS, EGRESS, outcome, fix=_AS_ROOT)
 
 
@@ -337,21 +324,17 @@ class _Trial(NamedTuple):
     stopped: frozenset[str]
 
 
-def attempts_in_child(
-    fixtures: SelfTestFixtures,
-    server: SpawnServer,
-    abi: int,
-    egress: EgressControl | None = None,
-    unfiltered: str = "",
-) -> tuple[SelfTestAttempt, ...]:
+def _in_child(fixtures: SelfTestFixtures, claims: Claims, server: SpawnServer) -> Iterator[SelfTestAttempt]:
     """Run all operations in a child without rules, and network operations in a child without allowed targets.
 
     The children can run operations that kill the process.
     """
-    trials = [_without_rules(abi, has_cgroup=egress is not None, unfiltered=unfiltered)]
+    egress = claims.egress
+    trials = [_without_rules(claims.abi, has_cgroup=egress is not None, unfiltered=claims.unfiltered)]
     if egress is not None:
-        trials.append(_without_targets(abi))
-    return tuple(attempt for trial in trials for attempt in _attempts(fixtures, server, egress, trial))
+        trials.append(_without_targets(claims.abi))
+    for trial in trials:
+        yield from _attempts(fixtures, server, egress, trial)
 
 
 def unenforced_in_children(abi: int, unfiltered: str = "") -> tuple[str, ...]:

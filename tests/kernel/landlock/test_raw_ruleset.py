@@ -137,7 +137,7 @@ def test_running_out_of_descriptors_is_not_taken_for_a_missing_path(tmp_path):
                 taken.append(os.open("/dev/null", os.O_RDONLY))
         os.close(taken.pop())  # one for the ruleset, none for the path
         with pytest.raises(KernelLayerError) as refused:
-            build(plan, 7)
+            build(plan, 7).__enter__()
         assert refused.value.__cause__.errno == errno.EMFILE
         assert refused.value.fix
     finally:

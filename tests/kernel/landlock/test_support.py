@@ -50,7 +50,7 @@ def test_a_system_without_the_compiled_part_is_unsupported(monkeypatch):
     status = apply(RulesetPlan())
     assert status.state == "unsupported"
     with pytest.raises(KernelUnsupported) as refused:
-        build(RulesetPlan(), 7)
+        build(RulesetPlan(), 7).__enter__()
     assert refused.value.what == found.reason == status.reason
     sentence("no compiled part", found.reason)
 
@@ -121,4 +121,4 @@ def test_a_rule_needs_a_port(port):
 def test_no_ruleset_is_made_for_a_kernel_without_landlock():
     """Using it anyway raises a distinct error."""
     with pytest.raises(KernelUnsupported):
-        build(RulesetPlan(), 0)
+        build(RulesetPlan(), 0).__enter__()

@@ -10,9 +10,10 @@ import os
 import sys
 import tempfile
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
 from democrai_sandbox.kernel.spawn.protocol import LandlockPlan
@@ -91,16 +92,6 @@ class Ruleset:
     """Missing paths. Files created there later stay inaccessible."""
     features: tuple[str, ...]
 
-    def close(self) -> None:
-        """Close the descriptor. Existing restrictions stay."""
-        os.close(self.fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def numbers(plan: RulesetPlan, abi: int) -> LandlockPlan:
     """Return the plan in numbers, limited to the rights of this ABI, as the spawn server takes it."""
@@ -121,8 +112,9 @@ def numbers(plan: RulesetPlan, abi: int) -> LandlockPlan:
     )
 
 
-def build(plan: RulesetPlan, abi: int) -> Ruleset:
-    """Create the ruleset without applying it."""
+@contextmanager
+def build(plan: RulesetPlan, abi: int) -> Iterator[Ruleset]:
+    """Create the ruleset without applying it, and close it in the end; restrictions stay."""
     native = native_module()
     if abi < 1:
         raise KernelUnsupported("Landlock is not available", fix="use Linux 5.13 or newer")
@@ -136,7 +128,10 @@ def build(plan: RulesetPlan, abi: int) -> Ruleset:
     absent = frozenset(missing)
     covered = tuple(path for path, _ in plain.paths if path not in absent)
     features = tuple(feature.name for feature in supported(abi).features if _wants(plan, feature))
-    return Ruleset(fd, covered, tuple(missing), features)
+    try:
+        yield Ruleset(fd, covered, tuple(missing), features)
+    finally:
+        os.close(fd)
 
 
 def _wanted_net(plan: RulesetPlan) -> NetRight:
