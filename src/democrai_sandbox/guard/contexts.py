@@ -189,24 +189,59 @@ def _plain_value(value: object) -> object:
 
 def _compile(
     *,
-    subject: str,
-    subject_kind: str = "module",
-    allowed_paths: Iterable[str | os.PathLike[str]] = (),
-    allowed_targets: Iterable[str] = (),
-    access: Iterable[AccessRule | Mapping[str, object]] = (),
-    allowed_imports: Iterable[str] = (),
-    allow_subprocess: bool = False,
     include_runtime_paths: bool = True,
     network_only: bool = False,
     opened_by: str = "",
     ancestors: SubjectChain = (),
     own_read: Iterable[str | os.PathLike[str]] = (),
     own_write: Iterable[str | os.PathLike[str]] = (),
+    **declarations: Any,
 ) -> Policy:
+    """Pass the policy to the core, which resolves links in the roots."""
+    compiled = _checked(include_runtime_paths, own_read, own_write, **declarations)
+    roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
+    named = (rule.normalized_target for rule in compiled.rules if rule.resource_type is _PROGRAM)
+    programs = [(path.encode("utf-8", "surrogateescape"), _EXECUTE) for name in named for path in program_places(name)]
+    own = ((own_read, _READ), (own_write, _WRITE))
+    owned = [entry(os.fspath(path), int(mask) | OWNED) for paths, mask in own for path in paths]
+    for path, _ in roots:
+        if len(path) >= _PATH_MAX:
+            message = f"the path exceeds the limit of the system: {path[:40]!r}..."
+            raise InvalidInputError.of(message, pointer="/allowed_paths")
+    return _core.policy(
+        subject=compiled.subject.name,
+        kind=compiled.subject.kind.value,
+        entries=(*roots, *programs, *owned, *_core.protected_entries(), *_core.read_only_entries()),
+        imports=compiled.allowed_imports,
+        allow_subprocess=compiled.allow_subprocess,
+        include_runtime=include_runtime_paths,
+        declared=rules_to_json(compiled.rules),
+        ancestors=tuple(map(str, ancestors)),
+        resolve=True,
+        network=compiled.network_entries,
+        network_only=network_only,
+        opened_by=opened_by,
+        named_programs=bool(programs),
+    )
+
+
+def _checked(
+    include_runtime_paths: object,
+    own_read: object,
+    own_write: object,
+    *,
+    subject: str,
+    subject_kind: str = "module",
+    allowed_paths: object = (),
+    allowed_targets: object = (),
+    access: object = (),
+    allowed_imports: Iterable[str] = (),
+    allow_subprocess: bool = False,
+) -> policy.CompiledPolicy:
+    """Return the declared rights of a subject, or raise with all problems."""
     problems: list[Problem] = []
-    flag: object = include_runtime_paths
-    if type(flag) is not bool:  # a text such as "false" would count as true
-        what = f"expected bool, got {type(flag).__name__}"
+    if type(include_runtime_paths) is not bool:  # a text such as "false" would count as true
+        what = f"expected bool, got {type(include_runtime_paths).__name__}"
         problems.append(Problem("/include_runtime_paths", what))
     rules: list[AccessRule] = []
     actor: Subject | None = None
@@ -227,17 +262,8 @@ def _compile(
             problems += error.problems
     if problems or actor is None:
         raise InvalidInputError(problems)
-    compiled = policy.compile_policy(
+    return policy.compile_policy(
         subject=actor, rules=rules, allowed_imports=allowed_imports, allow_subprocess=allow_subprocess
-    )
-    own = ((own_read, _READ), (own_write, _WRITE))
-    return _native(
-        compiled,
-        owned=tuple(entry(os.fspath(path), int(mask) | OWNED) for paths, mask in own for path in paths),
-        include_runtime_paths=include_runtime_paths,
-        network_only=network_only,
-        opened_by=opened_by,
-        ancestors=ancestors,
     )
 
 
@@ -261,40 +287,6 @@ def _sequence(value: object, pointer: str) -> list[Any]:
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
     raise InvalidInputError.of(f"expected a list, got {type(value).__name__}", pointer=pointer)
-
-
-def _native(
-    compiled: policy.CompiledPolicy,
-    *,
-    owned: tuple[tuple[bytes, int], ...],
-    include_runtime_paths: bool,
-    network_only: bool,
-    opened_by: str,
-    ancestors: SubjectChain,
-) -> Policy:
-    """Pass the policy to the core, which resolves links in the roots."""
-    roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
-    named = (rule.normalized_target for rule in compiled.rules if rule.resource_type is _PROGRAM)
-    programs = [(path.encode("utf-8", "surrogateescape"), _EXECUTE) for name in named for path in program_places(name)]
-    for path, _ in roots:
-        if len(path) >= _PATH_MAX:
-            message = f"the path exceeds the limit of the system: {path[:40]!r}..."
-            raise InvalidInputError.of(message, pointer="/allowed_paths")
-    return _core.policy(
-        subject=compiled.subject.name,
-        kind=compiled.subject.kind.value,
-        entries=(*roots, *programs, *owned, *_core.protected_entries(), *_core.read_only_entries()),
-        imports=compiled.allowed_imports,
-        allow_subprocess=compiled.allow_subprocess,
-        include_runtime=include_runtime_paths,
-        declared=rules_to_json(compiled.rules),
-        ancestors=tuple(map(str, ancestors)),
-        resolve=True,
-        network=compiled.network_entries,
-        network_only=network_only,
-        opened_by=opened_by,
-        named_programs=bool(programs),
-    )
 
 
 SUBJECT = "DEMOCRAI_NETWORK_SUBJECT"
