@@ -15,7 +15,7 @@ from democrai_sandbox.policy.targets import parse_request_url, parse_socket
 from . import _core
 from .clients import ADAPTERS, DIVERTED
 from .interface import CandidateWatcher, Decider, DenialRecorder, EndpointObserver, make_denial
-from .runtime_paths import Entry, code_entries, data_entries, library_entries, protected_entries, read_only_entries
+from .runtime_paths import LIBRARY, PROTECTED, Entry, code_entries, data_entries, entry, read_only_entries
 from .stdlib_patches import handle_code
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def configure_guard(
         **_callback("observer", observer, EndpointObserver, "observe"),
         **_callback("watcher", watcher, CandidateWatcher, "saw"),
     }
-    shut = protected_entries(_checked_path(path) for path in protected_paths)
-    libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
+    shut = [entry(_checked_path(path), PROTECTED) for path in protected_paths]
+    libraries = [entry(_checked_path(path, "/code_paths"), LIBRARY) for path in code_paths]
     fixed = [_checked_path(path, "/read_only_paths") for path in read_only_paths]
     roots = _checked_roots(sensitive_imports, "/sensitive_imports")
     packages = _checked_roots(native_packages, "/native_packages")

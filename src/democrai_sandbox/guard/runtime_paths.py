@@ -26,6 +26,7 @@ IMPORTABLE = 8192
 OWNED = 128
 """Applies below a protected path too, because the runtime gave it to this subject."""
 PROTECTED = 256
+"""Overrides any root above it."""
 READ_ONLY = 16384
 """Code of the host: a rule for an ancestor folder does not make it writable, a rule for a folder below it does."""
 PINNED = 32768
@@ -35,6 +36,8 @@ STREAM = 2048
 
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _READ = int(FileAccess.READ)
+LIBRARY = _READ | CODE | OWNED
+"""Additional read-only code, also below protected paths, such as an engine's environment."""
 _SCRATCH = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE)
 
 # Files that Python and common libraries read. Never all of /etc, /proc, /run or /sys, which contain secrets.
@@ -171,16 +174,6 @@ def _links_to(path: str) -> Iterator[str]:
 
 def _prefixes() -> tuple[str, ...]:
     return sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix
-
-
-def library_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
-    """Return entries for additional read-only code, also below protected paths, such as an engine's environment."""
-    return tuple(entry(path, _READ | CODE | OWNED) for path in paths)
-
-
-def protected_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
-    """Return the entries for protected paths, which override any root above them."""
-    return tuple(entry(path, PROTECTED) for path in paths)
 
 
 @cache

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed
 from democrai_sandbox.kernel.flow_log import write_line
+from democrai_sandbox.kernel.helper.processes import answers
 from democrai_sandbox.kernel.helper.protocol import helper_command
 
 from .helper_client import FOREIGN_SOCKET, NOT_RUNNING, TIMED_OUT, HelperClient, readable, refusal
@@ -490,7 +491,7 @@ def sweep(data_dir: str, state_dir: str) -> tuple[str, ...]:
             for path in list(folder.iterdir()):
                 match = _OURS.fullmatch(path.name)
                 pid = int(match["socket"] or match["file"]) if match else 0
-                if pid and not _exists(pid) and not _listens(Path(state_dir) / f"os_sandbox_helper_{pid}.sock"):
+                if pid and not answers(pid) and not _listens(Path(state_dir) / f"os_sandbox_helper_{pid}.sock"):
                     with suppress(OSError):
                         path.unlink()
                         removed.append(str(path))
@@ -503,16 +504,6 @@ def remove_dead_socket(path: str) -> None:
     with suppress(OSError):
         if place.is_socket() and not place.is_symlink() and not _listens(place):
             place.unlink()
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        pass
-    return True
 
 
 def _listens(path: Path) -> bool:

@@ -6,7 +6,6 @@ are reused, the rules have the start time in a comment, and the cgroup has it in
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cgroups import find_tree
 from .iptables import FilterChange, IpVersion, Owner, application_of, chain_rules, jump, tables
-from .processes import HIGHEST_PID, facts
+from .processes import HIGHEST_PID, answers, facts
 from .protocol import RequestRefused
 
 if TYPE_CHECKING:
@@ -415,12 +414,4 @@ def _answers(pid: int) -> bool:
     If ``/proc`` hides processes of other users (``hidepid``), or without free descriptors, living applications would
     look dead and be removed.
     """
-    if not 0 < pid <= HIGHEST_PID:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
+    return 0 < pid <= HIGHEST_PID and answers(pid)

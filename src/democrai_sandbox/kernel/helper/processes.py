@@ -146,6 +146,17 @@ class Handle:
         self.close()
 
 
+def answers(pid: int) -> bool:
+    """Return whether a process with this id exists, also one of which nothing can be read."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
+
+
 def gone(pid: int) -> RequestRefused:
     """Return the refusal for a process that has ended."""
     return RequestRefused("gone", f"process {pid} has ended", "use a running process")
