@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from uuid import UUID
 
 from democrai_sandbox.policy import InvalidInputError, Subject, SubjectChain
+from democrai_sandbox.policy.subjects import CallIdentity
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -18,16 +19,7 @@ SUPER = "super"
 """Role or access level that may decide."""
 
 
-class _CallerFields(NamedTuple):
-    user_id: str = ""
-    organization_id: str = ""
-    session_key: str = ""
-    role: str = ""
-    access_level: str = ""
-    task_id: str = ""
-
-
-class Caller(_CallerFields):
+class Caller(CallIdentity):
     """Identity of the caller that the runtime serves. Missing parts are empty texts.
 
     The identity is an immutable tuple, because it is shared. Numbers become texts, so that organization 0 is not empty.

@@ -127,6 +127,11 @@ class RawView(NamedTuple):
         return tuple(links)
 
     @property
+    def identity(self) -> tuple[Any, Any, Any]:
+        """User, organization and session."""
+        return self.user_id, self.organization_id, self.session_key
+
+    @property
     def actor(self) -> tuple[str, str]:
         """Kind and name of the innermost subject."""
         kind, name, _, _ = self.links[-1]

@@ -19,6 +19,7 @@ from democrai_sandbox.access.values import PageRequest
 from democrai_sandbox.errors import SandboxDenied, SchemaOutdated, StoreUnavailable
 from democrai_sandbox.guard import _core, exact_guard_context, live_states, patched_entries
 from democrai_sandbox.host.explain.declared_rights import outside_lists
+from democrai_sandbox.runtime.confinement.confiner import unenforced_limits
 from democrai_sandbox.runtime.store import TaskFilter
 from democrai_sandbox.runtime.store.values import UNFINISHED
 
@@ -201,7 +202,7 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
         "modes": counts,
         "unconfined": held.unconfined,
         "unenforced": held.unenforced,
-        "unenforced_limits": held.unenforced_limits,
+        "unenforced_limits": unenforced_limits(),
         "closed": held.closed,
     }
     line = ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)

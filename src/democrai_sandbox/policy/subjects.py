@@ -1,15 +1,26 @@
-"""Subjects and call chains."""
+"""Subjects, call chains, and the identity of callers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .problems import InvalidInputError, Problem, nearest, pointer_to
 from .text import exact_str, invisible_character, shown
 
 LONGEST_SUBJECT_NAME = 255
+
+
+class CallIdentity(NamedTuple):
+    """Identity of a caller: its user and session, its rights, and the task it works in. Missing parts are empty."""
+
+    user_id: str = ""
+    organization_id: str = ""
+    session_key: str = ""
+    role: str = ""
+    access_level: str = ""
+    task_id: str = ""
 
 
 class SubjectKind(StrEnum):

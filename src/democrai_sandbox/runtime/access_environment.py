@@ -44,9 +44,23 @@ def caller_of(view: RawView | None) -> Caller:
     """Return the identity in a view of a guard, with the role of the served request if that has the same identity."""
     if view is None:
         return Caller()
-    who = Caller(view.user_id, view.organization_id, view.session_key)
+    who = Caller(*view.identity)
     present = served()
     return present if type(present) is Caller and present[:3] == who[:3] else who
+
+
+def question_of(
+    actor: tuple[str, str],
+    chain: tuple[str, ...],
+    what: tuple[str, str, str],
+    identity: tuple[Any, Any, Any],
+    *,
+    register: bool,
+) -> AccessQuestion:
+    """Return the question of a subject (kind and name) about a resource type, an operation and a target."""
+    kind, name = actor
+    # A structure of the core, which takes its members as one sequence.
+    return AccessQuestion((name, kind, chain, *what, register, *identity, "", None))  # type: ignore[call-arg, arg-type]
 
 
 def network_question(
@@ -55,8 +69,7 @@ def network_question(
     """Return the question about an operation on a network target, for a user, an organization and a session."""
     operation, target = place
     what = (ResourceType.NETWORK.value, operation.value, target)
-    # A structure of the core, which takes its members as one sequence.
-    return AccessQuestion((subject.name, subject.kind.value, chain, *what, register, *who, "", None))  # type: ignore[call-arg, arg-type]
+    return question_of((subject.kind.value, subject.name), chain, what, who, register=register)
 
 
 def network_denial(question: AccessQuestion, decision: AccessDecision, target: str = "") -> NetworkDenied:

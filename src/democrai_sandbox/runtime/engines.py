@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
+from democrai_sandbox.runtime.calls.invocation import require_object
 from democrai_sandbox.runtime.installs.environments import runtime_rules, worker_spec
 from democrai_sandbox.runtime.installs.installer import Installations, Installer
-from democrai_sandbox.runtime.worker.handle import WorkerHandle
-from democrai_sandbox.runtime.worker.process import CallIdentity, PlainStarter
+from democrai_sandbox.runtime.worker.process import NOBODY, PlainStarter
 
 from .access_environment import caller_of
 from .sdk_services import SdkFutures
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import Manifest, ManifestKind
+    from democrai_sandbox.policy.subjects import CallIdentity
     from democrai_sandbox.runtime.confinement.confinement import Confinement
     from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         InstallStatus,
         InstallStep,
     )
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
     from democrai_sandbox.runtime.worker.process import WorkerHostServices, WorkerStarter
 
 _MOST_STREAMS = 64
@@ -134,8 +136,7 @@ class EngineServices:
         if kind not in self._runtimes:
             suggestion = nearest(kind, self._runtimes)
             raise InvalidInputError.of("expected engine or extractor", pointer="/kind", suggestion=suggestion)
-        if type(params) is not dict:
-            raise InvalidInputError.of(f"expected an object, got {type(params).__name__}", pointer="/params")
+        require_object(params, "/params")
         if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < float("inf")):
             raise InvalidInputError.of("expected a positive number of seconds", pointer="/timeout")
         if f"{kind}:{name}" in view.labels:
@@ -145,7 +146,7 @@ class EngineServices:
 
 
 def _owner(view: RawView | None) -> tuple[Any, ...]:
-    return () if view is None else (view.labels, view.user_id, view.organization_id, view.session_key)
+    return () if view is None else (view.labels, *view.identity)
 
 
 async def _close(items: Any) -> None:
@@ -153,7 +154,6 @@ async def _close(items: Any) -> None:
 
 
 METHOD = "method"
-_NOBODY = CallIdentity()
 _NO_CONFIGURATION: Mapping[str, Any] = {}
 _DRAIN_PAUSE = 0.05
 _PATIENCE = 3600.0
@@ -238,14 +238,14 @@ class InstalledRuntime:
         name: str,
         report: InstallReporter | None = None,
         *,
-        caller: CallIdentity | Caller = _NOBODY,
+        caller: CallIdentity = NOBODY,
         again: bool = False,
     ) -> InstalledEnvironment:
         """Install an extension. Concurrent callers wait for the same installation.
 
         Running calls keep the previous environment; the first call afterwards goes to a new worker.
         """
-        installed = await self._installations.install(name, report, caller=CallIdentity(*caller), again=again)
+        installed = await self._installations.install(name, report, caller=caller, again=again)
         self._looked.pop(name, None)
         return installed
 
@@ -264,7 +264,7 @@ class InstalledRuntime:
         name: str,
         method: str,
         params: Mapping[str, Any] | None = None,
-        caller: CallIdentity | Caller = _NOBODY,
+        caller: CallIdentity = NOBODY,
         **options: Unpack[CallOptions],
     ) -> Any:
         """Call a method on behalf of ``caller``."""
@@ -276,7 +276,7 @@ class InstalledRuntime:
         name: str,
         method: str,
         params: Mapping[str, Any] | None = None,
-        caller: CallIdentity | Caller = _NOBODY,
+        caller: CallIdentity = NOBODY,
         **options: Unpack[CallOptions],
     ) -> AsyncIterator[Any]:
         """Yield the items of a method as they arrive."""
@@ -378,9 +378,8 @@ class InstalledRuntime:
             protected=self._protected,
             native_packages=self._settings.native_packages,
         )
-        confined, starter, rights = self._confinement.worker(installer.extension, spec)
-        worker = WorkerHandle(
-            confined, self._host, starter=starter or self._starter, rights=rights, events=self.worker_events
+        worker = self._confinement.worker(
+            installer.extension, spec, self._host, self.worker_events, starter=self._starter
         )
         running = self._running[name] = _RunningInstallation(worker, use, installed.folder, configuration)
         if old is not None:

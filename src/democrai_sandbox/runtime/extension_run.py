@@ -24,13 +24,14 @@ from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
 from democrai_sandbox.manifests.proposal import ObservedUse, Suggestion, section_of, suggest
 from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType
 from democrai_sandbox.policy.operations import IMPORT
+from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.calls.access_recorder import DECLARED, RecordedAccess, needed
 
 from .ai.model import KINDS
 from .ai.runtime import run_in_worker
 from .children import ChildService, PathRights
 from .worker.handle import WorkerHandle
-from .worker.process import CallIdentity, WorkerSpec
+from .worker.process import WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ class Recording:
             self.is_full = True
 
     def _add(self, noticed: RecordedAccess, times: int) -> None:
-        about = ObservedUse(*noticed[:3])
+        about = _use(noticed)
         self.seen[noticed] += times
         self._times[about, noticed.probe] += times
         places = self._places.setdefault(about, {})
@@ -112,30 +113,26 @@ class Recording:
     def accesses(self) -> tuple[ObservedUse, ...]:
         """Accesses to declare, without mere probes by libraries."""
         refused = self.refused - self.granted
-        kept = (one for one in needed(self.seen) if one.resource_type != IMPORT)
-        return tuple(
-            dict.fromkeys(
-                ObservedUse(*one[:3]) for one in kept if one.by == DECLARED or ObservedUse(*one[:3]) not in refused
-            )
-        )
+        kept = ((one, _use(one)) for one in needed(self.seen) if one.resource_type != IMPORT)
+        return tuple(dict.fromkeys(use for one, use in kept if one.by == DECLARED or use not in refused))
 
     @property
     def looked(self) -> frozenset[ObservedUse]:
         """Files and folders that were only probed, as by ``stat``: never opened, listed or changed."""
-        used = {ObservedUse(*one[:3]) for one in self.seen if not one.probe}
-        return frozenset(ObservedUse(*one[:3]) for one in self.seen if one.probe) - used
+        used = {_use(one) for one in self.seen if not one.probe}
+        return frozenset(_use(one) for one in self.seen if one.probe) - used
 
     @property
     def looked_by_libraries(self) -> tuple[ObservedUse, ...]:
         """Existing paths that libraries only probed: whether they are needed is not known."""
-        there = {ObservedUse(*one[:3]) for one in self.seen if one.probe and one.exists}
+        there = {_use(one) for one in self.seen if one.probe and one.exists}
         return tuple(one for one in self.idle if one in there)
 
     @property
     def idle(self) -> tuple[ObservedUse, ...]:
         """Accesses that need no declaration: libraries continue when such a file looks absent."""
         kept = self.refused.union(self.accesses)
-        all_seen = (ObservedUse(*one[:3]) for one in self.seen if one.resource_type != IMPORT)
+        all_seen = (_use(one) for one in self.seen if one.resource_type != IMPORT)
         return tuple(dict.fromkeys(one for one in all_seen if one not in kept))
 
     @property
@@ -218,6 +215,10 @@ class Recording:
         noticed = RecordedAccess(**value)
         self.notice(noticed)
         self._add(noticed, times - 1)
+
+
+def _use(noticed: RecordedAccess) -> ObservedUse:
+    return ObservedUse(*noticed[:3])
 
 
 class Installation:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import CallTimeout, ExtensionUnknown, SpawnFailed
-from democrai_sandbox.manifests import ManifestKind, ModuleManifest, Section
+from democrai_sandbox.manifests import ManifestKind, ModuleManifest
 from democrai_sandbox.policy import Problem, SandboxError, hint_for, rules_to_json
 from democrai_sandbox.runtime.calls.invocation import GuardFactory, SubjectThreads, check_params, run_surface
 from democrai_sandbox.runtime.calls.outcome import release
 from democrai_sandbox.runtime.extensions.importer import Surface, capture_import, import_entry, prepare
-from democrai_sandbox.runtime.worker.handle import WorkerHandle
 from democrai_sandbox.runtime.worker.process import WorkerSpec
 
 from .child_process import BASE_INTERPRETER, PREFIX
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.extensions.importer import Declarations
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
     from democrai_sandbox.runtime.worker.process import SurfaceInfo, WorkerHostServices
 
 _BOOT_SECONDS = 2.0
@@ -182,7 +182,7 @@ class ModuleRuntime:
         """Compare a module in this process with a candidate; modules in workers are not affected."""
         found = self._loaded.get(name)
         if found is not None and found.worker is None:
-            found.activation.held_against(None if candidate is None else _section(candidate))
+            found.activation.held_against(candidate)
 
     def break_module(self, name: str, problems: Iterable[Problem]) -> None:
         """Take a module out of service because of problems found after its import."""
@@ -304,11 +304,7 @@ def module_activation(extension: RegisteredExtension, settings: RuntimeSettings)
         raise TypeError("expected a module")
     data = settings.data_of(extension.subject)
     Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
-    return GuardFactory(extension.subject, _section(manifest), own_read=(extension.folder,), own_write=(data,))
-
-
-def _section(manifest: ModuleManifest) -> Section:
-    return Section(access=manifest.access, allowed_imports=manifest.allowed_imports)
+    return GuardFactory(extension.subject, manifest, own_read=(extension.folder,), own_write=(data,))
 
 
 class IsolatedWorkers:
@@ -384,21 +380,22 @@ class IsolatedWorkers:
             start_timeout=self._settings.load_timeout,
             call_timeout=self._settings.call_timeout,
         )
-        confined, starter, rights = self._confinement.worker(extension, spec)
-        worker = WorkerHandle(
-            confined, self._host, starter=starter, on_end=self._on_end, rights=rights, events=self.events
-        )
+        worker = self._confinement.worker(extension, spec, self._host, self.events, on_end=self._on_end)
         self._workers[spec.label] = worker
         if declared is manifest:
             self._of_modules[manifest.name].append(worker)
         return worker
 
-    def hold_against(self, module: str, candidate: ModuleManifest | None) -> None:
-        """Compare all workers under a module's declarations with a candidate. Thread-safe."""
+    def hold_against(self, module: str, candidate: ModuleManifest | None) -> str:
+        """Compare all workers under a module's declarations with a candidate. Thread-safe.
+
+        Return the rules of the candidate as JSON; empty without a candidate.
+        """
         access = "" if candidate is None else rules_to_json(candidate.access)
         imports = () if candidate is None else candidate.allowed_imports
         for worker in tuple(self._of_modules[module]):
             worker.hold_against(access, imports)
+        return access
 
     def access_changed(self) -> None:
         """Make the guards in the workers ask again. Thread-safe."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -208,9 +207,6 @@ def _params(context: Any) -> dict[str, Any]:
     return context
 
 
-_log = logging.getLogger(__name__)
-
-
 class WorkerHost:
     """Answers workers. Their statements about themselves have already been checked against the host's knowledge."""
 
@@ -272,11 +268,7 @@ class WorkerHost:
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Record a denial inside a worker."""
         del label
-        if self._recorder is not None:
-            try:
-                self._recorder.record(denial)
-            except Exception:  # noqa: BLE001 - a failing recorder must not change the denial
-                _log.exception("the denial recorder failed")
+        sdk_services.record(self._recorder, denial)
 
 
 NOBODY = Caller()
@@ -530,14 +522,14 @@ class Runtime:
         if extension is None:
             return ""
         folder, kind, name = extension.folder, extension.kind, extension.name
-        if kind is ManifestKind.MODULE:
-            module = None if candidate is None else parse_manifest(candidate, ModuleManifest, folder=folder, name=name)
-            self.modules.hold_against(extension.name, module)
-            self._isolated.hold_against(extension.name, module)
-            return "" if module is None else policy.rules_to_json((*module.access, *self._own_rules(subject)))
         manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder, name=name)
-        runtime = self.engines if kind is ManifestKind.ENGINE else self.extractors
-        rules = runtime.hold_against(extension.name, manifest)
+        runtime = self.installed(kind)
+        if runtime is not None:
+            rules = runtime.hold_against(name, manifest)
+        else:
+            module = manifest if isinstance(manifest, ModuleManifest) else None
+            self.modules.hold_against(name, module)
+            rules = self._isolated.hold_against(name, module)
         return policy.rules_to_json((*policy.rules_from_json(rules), *self._own_rules(subject))) if rules else ""
 
     def _own_places(self, subject: policy.Subject) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | 
                 raise TamperDenied(name, subject=subject, subject_kind=kind, chain=caller.labels)  # noqa: TRY301
             return function(caller, *args)
         except SandboxDenied as denial:
-            _record(recorder, denial)
+            record(recorder, denial)
             raise
         except SandboxError:
             raise
@@ -189,7 +189,8 @@ def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | 
     return serve
 
 
-def _record(recorder: DenialRecorder | None, denial: SandboxDenied) -> None:
+def record(recorder: DenialRecorder | None, denial: SandboxDenied) -> None:
+    """Record a denial, if a recorder exists."""
     if recorder is not None:
         try:
             recorder.record(denial)

@@ -12,6 +12,7 @@ from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.values import new_id
 from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, InvalidInputError, SandboxDenied, TaskQueueFull
 from democrai_sandbox.policy import SandboxError, Subject, SubjectKind, hint_for
+from democrai_sandbox.runtime.calls.invocation import require_object
 from democrai_sandbox.runtime.store.task_rows import LONGEST_PERIOD, SHORTEST_PERIOD
 from democrai_sandbox.runtime.store.values import checked_name
 
@@ -196,8 +197,7 @@ class DeclaredTasks:
         scheduled: bool = False,
     ) -> Job:
         """Return a task that can run, or refuse the arguments."""
-        if type(params) is not dict:
-            raise InvalidInputError.of(f"expected an object, got {type(params).__name__}", pointer="/params")
+        given = require_object(params, "/params")
         if (module, name) not in self._timeouts:
             hint = hint_for(name, [other for of, other in self._timeouts if of == module])
             raise ExtensionUnknown(f"module {module} has no task {name!r}{hint}")
@@ -206,7 +206,7 @@ class DeclaredTasks:
         task_id = task_id or new_id()
         # Without role and access level: a task keeps user, organization and session, but cannot decide requests.
         serving = Caller(caller.user_id, caller.organization_id, caller.session_key, task_id=task_id)
-        return Job(task_id, module, name, params, serving, seconds, scheduled)
+        return Job(task_id, module, name, given, serving, seconds, scheduled)
 
     def _check_timeout(self, timeout: float | None) -> None:
         longest = self._settings.longest_timeout

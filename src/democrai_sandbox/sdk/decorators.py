@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime import sdk_services
 
 if TYPE_CHECKING:
@@ -51,15 +52,10 @@ def declare(kind: str, name: str, options: dict[str, Any], function: Function) -
     return function
 
 
-class Request(NamedTuple):
+class Request(CallIdentity):
     """Caller of the extension. Missing values are empty: a schedule has no session."""
 
-    user_id: str = ""
-    organization_id: str = ""
-    session_key: str = ""
-    role: str = ""
-    access_level: str = ""
-    task_id: str = ""
+    __slots__ = ()
 
 
 def request() -> Request:

@@ -6,7 +6,7 @@ locked, and names the pending request; a ``MediaError`` is any other failure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors.services import (
     MEDIA_ERRORS,
@@ -20,6 +20,7 @@ from democrai_sandbox.errors.services import (
     MediaUnreachable,
 )
 from democrai_sandbox.runtime.calls.outcome import release
+from democrai_sandbox.runtime.media.values import MediaResult
 from democrai_sandbox.runtime.sdk_services import call, later, now
 
 if TYPE_CHECKING:
@@ -41,18 +42,6 @@ __all__ = [
     "fetch_blocking",
     "stream",
 ]
-
-
-class MediaResult(NamedTuple):
-    """A complete response."""
-
-    status: int
-    headers: dict[str, str]
-    """Headers that describe the content, with names in lower case."""
-    body: bytes
-    url: str
-    """Final URL after redirects."""
-    from_cache: bool
 
 
 async def fetch(

@@ -10,9 +10,11 @@ import asyncio
 import contextvars
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
+from democrai_sandbox.runtime.calls.invocation import run_job
 from democrai_sandbox.runtime.sdk_services import call, later, now
 
 if TYPE_CHECKING:
@@ -120,29 +122,9 @@ async def run_blocking(function: Callable[..., T], /, *args: Any, **kwargs: Any)
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        elif isinstance(error, StopIteration):  # a future refuses it
-            future.set_exception(RuntimeError("the function raised StopIteration"))
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        result, failure = None, None
-        try:
-            result = context.run(function, *args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 - raised in the waiting caller
-            failure = error
-        with suppress(RuntimeError):  # the loop is closed, so no caller waits
-            loop.call_soon_threadsafe(settle, result, failure)
-
+    work = partial(contextvars.copy_context().run, function, *args, **kwargs)
     # A separate thread, not one of the loop's pool, so that a blocked function delays no other.
-    threading.Thread(target=work, name="run-blocking", daemon=True).start()
+    threading.Thread(target=run_job, args=(loop, future, work, (), int), name="run-blocking", daemon=True).start()
     return await future
 
 

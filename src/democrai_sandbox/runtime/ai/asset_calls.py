@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExtensionFailed, ExternalAccessCheckFailed, ResultInvalid, SandboxDenied
@@ -85,45 +86,33 @@ def caller(called: Called) -> Callable[[Any], Awaitable[Outcome]]:
 
     A synchronous function runs in a thread under the same guard, because it may block the shared event loop.
     """
-    function, builder, threads = called.function, _ArgumentsBuilder(called), CallThreads()
+    function, threads = called.function, CallThreads()
+
+    @cache
+    def builder() -> Build | None:
+        """Return the builder of typed values. The annotations are subject code: they are read inside the guard."""
+        return signature_shape(function).build if called.typed else None
+
+    def built(given: Any) -> Any:
+        build = builder()
+        return given if build is None else build(given)
+
+    def call(given: Any) -> Any:
+        made = built(given)
+        return function(**made) if called.typed else function(made)
 
     async def call_async(given: Any) -> Outcome:
         try:
-            made = builder.build(given)
+            made = built(given)
         except Exception as error:  # noqa: BLE001 - constructors of the subject's types
             return describe(error)
         return await (capture_async(function, **made) if called.typed else capture_async(function, made))
 
     async def call_sync(given: Any) -> Outcome:
-        outcome: Outcome = await threads.run(capture, _call, function, builder, given)
+        outcome: Outcome = await threads.run(capture, call, given)
         return outcome
 
     return call_async if called.is_async else call_sync
-
-
-def _call(function: Callable[..., Any], builder: _ArgumentsBuilder, given: Any) -> Any:
-    made = builder.build(given)
-    return function(**made) if builder.typed else function(made)
-
-
-class _ArgumentsBuilder:
-    """Builds typed values from plain ones.
-
-    The first call reads the annotations, inside the guard: they are subject code.
-    """
-
-    __slots__ = ("_function", "_made", "typed")
-
-    def __init__(self, called: Called) -> None:
-        self._function = called.function
-        self.typed = called.typed
-        self._made: tuple[Build | None] | None = None if called.typed else (None,)
-
-    def build(self, given: Any) -> Any:
-        if self._made is None:
-            self._made = (signature_shape(self._function).build,)
-        build = self._made[0]
-        return given if build is None else build(given)
 
 
 def settled(outcome: Outcome) -> Any:

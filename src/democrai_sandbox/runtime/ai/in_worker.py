@@ -5,7 +5,6 @@ Needs only the standard library, like everything that a worker imports.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -27,22 +26,9 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.extensions.importer import Surface
+    from democrai_sandbox.runtime.worker.process import WorkerSpec
 
     from .assets import Asset
-
-
-class AssetOwner(NamedTuple):
-    """Module of a worker, from its specification."""
-
-    name: str
-    folder: str
-    access: str
-    """Rules of its manifest as JSON."""
-    allowed_imports: tuple[str, ...]
-    own_read: tuple[str, ...]
-    own_write: tuple[str, ...]
-    recorded: bool = False
-    """Whether the module is recorded for a proposal; then its assets may declare more than its manifest."""
 
 
 _ABSENT = (
@@ -66,20 +52,16 @@ class Opened(NamedTuple):
         for asset in self.assets:
             for rule in asset.declaration.access or ():
                 if not covered.covers(rule):
-                    yield [
-                        rule.resource_type.value,
-                        rule.operation.value,
-                        rule.normalized_target,
-                        DECLARED,
-                        asset.label,
-                    ]
+                    what = (rule.resource_type.value, rule.operation.value, rule.normalized_target)
+                    yield [*what, DECLARED, asset.label]
             yield from ([IMPORT, "use", root, DECLARED, asset.label] for root in asset.declaration.allowed_imports)
 
 
-def open_in_worker(whose: AssetOwner, surfaces: Iterable[Surface]) -> Opened:
+def open_in_worker(whose: WorkerSpec, surfaces: Iterable[Surface]) -> Opened:
     """Make the declared functions of a module usable in this process.
 
-    Call it outside every guard, after the module was imported. Invalid declarations are refused as in the host.
+    Call it outside every guard, after the module was imported. Invalid declarations are refused as in the host. The
+    assets of a module that is recorded for a proposal may declare more than its manifest.
     """
     taken = tuple(surfaces)
     wanted = {surface.options.get("model") for surface in taken if surface.kind == "agent"}
@@ -93,7 +75,7 @@ def open_in_worker(whose: AssetOwner, surfaces: Iterable[Surface]) -> Opened:
     )
     read = (rule for rule in rules_for_paths(whose.own_read) if rule.operation == "read")
     own = (*read, *rules_for_paths(whose.own_write))
-    runtime.declare(manifest, taken, own, bound=not whose.recorded)
+    runtime.declare(manifest, taken, own, bound=not whose.tells_accesses)
     problems = runtime.link().get(whose.name, ())
     if problems:
         raise InvalidInputError(problems)
@@ -142,8 +124,7 @@ class RemoteModel:
         """Ask the host for the next message."""
         said = [[role, text, [list(call) for call in calls], to] for role, text, calls, to in messages]
         offers = [[name, about, dict(parameters)] for name, about, parameters in tools]
-        given = sdk_services.call("ai.complete", self._name, said, offers)
-        answer = await given if asyncio.isfuture(given) else given  # a test host answers directly
+        answer = await sdk_services.later(sdk_services.call("ai.complete", self._name, said, offers))
         if answer[0] != "said":
             raise ModelFailed(answer[1])
         _, text, calls = answer

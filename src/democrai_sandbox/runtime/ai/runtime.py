@@ -93,12 +93,6 @@ class WorkerAssets:
         """Yield all assets."""
         return iter(tuple(self._found.values()))
 
-    def agents(self) -> Iterator[tuple[str, str]]:
-        """Yield the full name and the model name of each agent."""
-        for label, far in tuple(self._found.items()):
-            if far.kind == "agent":
-                yield label.partition(":")[2], far.model
-
     def get(self, label: str) -> WorkerAsset | None:
         """Return an asset by its label."""
         return self._found.get(label)
@@ -401,10 +395,6 @@ class AiRuntime:
         given = {"schema": signature_shape(function).schema, **options}
         self._assets.add([host_asset(_checked_kind(kind), name, function, given)])
 
-    def forget(self, module: str) -> None:
-        """Remove the assets of a module; ``link`` ends their use."""
-        self._assets.forget(module)
-
     def link(self) -> Mapping[str, tuple[policy.Problem, ...]]:
         """Resolve all names, and return the problems by module ("" stands for the host).
 
@@ -439,10 +429,10 @@ class AiRuntime:
     @property
     def agents_by_model(self) -> Mapping[str, tuple[str, ...]]:
         """Agents by the model that they name, here and in workers, including models that the host lacks."""
-        here = ((asset.name, asset.model) for asset in self._assets if asset.kind is AssetKind.AGENT)
         found: dict[str, set[str]] = {}
-        for agent, model in (*here, *self.elsewhere.agents()):
-            found.setdefault(model, set()).add(agent)
+        for asset in self.declared:
+            if asset.kind == AssetKind.AGENT:
+                found.setdefault(asset.model, set()).add(asset.declaration.name)
         return {model: tuple(sorted(agents)) for model, agents in sorted(found.items())}
 
     # ---- running -----------------------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.guard import Door, Guard
     from democrai_sandbox.guard._core import Policy
-    from democrai_sandbox.manifests import Section
+    from democrai_sandbox.manifests import ModuleManifest, Section
     from democrai_sandbox.policy import Subject, SubjectChain
+    from democrai_sandbox.policy.subjects import CallIdentity
     from democrai_sandbox.runtime.extensions.importer import Surface
 
 
@@ -90,7 +91,7 @@ class GuardFactory:
     def __init__(
         self,
         subject: Subject,
-        section: Section,
+        section: Section | ModuleManifest,
         *,
         own_read: tuple[str, ...] = (),
         own_write: tuple[str, ...] = (),
@@ -112,7 +113,7 @@ class GuardFactory:
         self._exact = exact
         self._policy = self._compiled(section, ancestors)
 
-    def held_against(self, section: Section | None) -> None:
+    def held_against(self, section: Section | ModuleManifest | None) -> None:
         """Compare every check of this subject with a candidate's declarations; None ends the comparison.
 
         The current policy still decides. The guard reports differences to its watcher.
@@ -123,7 +124,7 @@ class GuardFactory:
         """Return the same subject with the call chain ``ancestors`` above it."""
         return GuardFactory(self.subject, self._section, exact=self._exact, ancestors=ancestors, **self._given)
 
-    def _compiled(self, section: Section, ancestors: SubjectChain) -> Policy:
+    def _compiled(self, section: Section | ModuleManifest, ancestors: SubjectChain) -> Policy:
         return policy_of(
             subject=self.subject.name,
             subject_kind=self.subject.kind.value,
@@ -133,7 +134,7 @@ class GuardFactory:
             **self._given,
         )
 
-    def guard(self, caller: Caller) -> Guard:
+    def guard(self, caller: CallIdentity) -> Guard:
         """Return a guard for one call by ``caller``."""
         return _core.guard(self._policy, caller[0] or None, caller[1] or None, caller[2] or None, self._exact)
 
@@ -180,7 +181,7 @@ class SubjectThreads:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            _run(*job, self._end)
+            run_job(*job, self._end)
             del job
 
     def _end(self) -> None:
@@ -188,7 +189,7 @@ class SubjectThreads:
             self._idle += 1
 
 
-def _run(
+def run_job(
     loop: asyncio.AbstractEventLoop,
     future: asyncio.Future[Any],
     function: Callable[..., Any],
@@ -212,6 +213,8 @@ def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | No
         return
     if error is None:
         future.set_result(outcome)
+    elif isinstance(error, StopIteration):  # a future refuses it
+        future.set_exception(RuntimeError("the function raised StopIteration"))
     else:
         future.set_exception(error)
 
@@ -236,7 +239,7 @@ class CallThreads:
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
         try:
-            job = (_run, loop, future, function, args, self._free.release)
+            job = (run_job, loop, future, function, args, self._free.release)
             threading.Thread(target=context.run, args=job, daemon=True).start()
         except BaseException:
             self._free.release()
@@ -349,10 +352,15 @@ async def run_surface(
 
 def check_params(params: object) -> dict[str, Any]:
     """Return parameters for a function; refuse anything but a dict of plain data."""
-    if type(params) is not dict:
-        raise InvalidInputError.of(f"expected an object, got {type(params).__name__}", pointer="/params")
-    given: dict[str, Any] = plain(params)
+    given: dict[str, Any] = plain(require_object(params, "/params"))
     return given
+
+
+def require_object(value: object, pointer: str) -> dict[str, Any]:
+    """Return a dict, or refuse any other value."""
+    if type(value) is not dict:
+        raise InvalidInputError.of(f"expected an object, got {type(value).__name__}", pointer=pointer)
+    return value
 
 
 async def bounded(work: Any, seconds: float, surface: Surface) -> Any:

@@ -444,24 +444,21 @@ def _is_plain(error: BaseException) -> bool:
 
 
 def _described_report(error: BaseException) -> ExtensionFailed:
-    try:
-        outcome = plain(_nothing().run(describe, error))
-    except BaseException:  # noqa: BLE001 - the error is only reported, even if reading it fails
-        outcome = (FAILED, "Exception", _UNTOLD, "")
-    kind, name, *facts = outcome
+    kind, name, *facts = _alone(describe, error) or (FAILED, "Exception", _UNTOLD, "")
     trace = facts[1] if kind == FAILED else ""
     message = facts[0] if facts and type(facts[0]) is str else str(facts)
     return ExtensionFailed(message[:_LONGEST], kind=name, traceback=trace)
 
 
 def _printed_text(make: Callable[..., Any], *args: Any) -> str:
-    try:
-        made = plain(_nothing().run(make, *args))
-    except BaseException:  # noqa: BLE001 - likewise
-        return _UNTOLD
+    made = _alone(make, *args)
     return made[:_LONGEST] if type(made) is str else _UNTOLD
 
 
-def _nothing() -> Any:
-    """Return a guard under which nothing is allowed."""
-    return exact_guard_context(subject="reports", subject_kind="core", include_runtime_paths=False)
+def _alone(make: Callable[..., Any], *args: Any) -> Any:
+    """Return a result made under a guard that allows nothing; None if that fails, because it is only reported."""
+    try:
+        nothing = exact_guard_context(subject="reports", subject_kind="core", include_runtime_paths=False)
+        return plain(nothing.run(make, *args))
+    except BaseException:  # noqa: BLE001 - the code of an extension may raise anything
+        return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from binascii import hexlify
 from dataclasses import dataclass
-from os import X_OK, access, fsencode, stat, urandom
+from os import X_OK, access, fsencode, urandom
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -18,7 +18,7 @@ from democrai_sandbox.guard.contexts import environment_of
 from democrai_sandbox.policy import InvalidInputError, Operation, is_at_or_below, nearest
 from democrai_sandbox.policy.problems import pointer_to
 
-from .path_rights import denied
+from .path_rights import denied, is_kind
 from .supervision import MARK, ChildLimits
 
 if TYPE_CHECKING:
@@ -262,14 +262,14 @@ class LaunchRequests:
         if view is None:
             return str(Path.home())
         own = [self._home_of(link.subject) for link in reversed(view.allow_chain)]
-        return next((folder for folder in own if folder and _is_folder(folder)), "/")
+        return next((folder for folder in own if folder and is_kind(folder, S_ISDIR)), "/")
 
     def _folder(self, view: RawView | None, given: object, home: str) -> str:
         if given is None:
             return home
         folder = _located(_below(home, _path(given, "/cwd")), "/cwd")
         self._rights.require(view, Operation.READ, folder)
-        if not _is_folder(folder):
+        if not is_kind(folder, S_ISDIR):
             raise InvalidInputError.of(f"{folder!r} is not a folder", pointer="/cwd")
         return folder
 
@@ -319,18 +319,8 @@ def _located(path: str, pointer: str) -> str:
         raise InvalidInputError.of(f"not a valid path: {error}", pointer=pointer) from None
 
 
-def _is_folder(path: str) -> bool:
-    try:
-        return S_ISDIR(stat(path).st_mode)  # noqa: PTH116 - held by its name
-    except (OSError, ValueError):
-        return False
-
-
 def _is_program(path: str) -> bool:
-    try:
-        return S_ISREG(stat(path).st_mode) and access(path, X_OK)  # noqa: PTH116 - held by its name
-    except (OSError, ValueError):
-        return False
+    return is_kind(path, S_ISREG) and access(path, X_OK)
 
 
 def _words(argv: object) -> tuple[str, ...]:

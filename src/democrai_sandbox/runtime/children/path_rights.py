@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
-from democrai_sandbox.guard import AccessQuestion, _core, location_of
+from democrai_sandbox.guard import _core, location_of
 from democrai_sandbox.guard.runtime_paths import covers, program_places, runtime_entries
 from democrai_sandbox.policy import FileAccess, Operation, ResourceType, Subject, is_at_or_below
+from democrai_sandbox.runtime.access_environment import question_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,6 +49,14 @@ def denied(kind: type[Denial], view: RawView, target: str, *operations: str) -> 
 def decoded(path: bytes) -> str:
     """Return a path as a string. ``os.fsdecode`` uses a function that can be replaced."""
     return path.decode(_ENCODING, "surrogateescape")
+
+
+def is_kind(path: str, kind: Callable[[int], bool]) -> bool:
+    """Return whether a path leads to a file of a kind, such as ``S_ISREG``."""
+    try:
+        return kind(stat(path).st_mode)  # noqa: PTH116 - held by its name
+    except (OSError, ValueError):
+        return False
 
 
 def _is_named(target: str, real: str, name: str) -> bool:
@@ -179,10 +188,6 @@ class PathRights:
     ) -> bool:
         if self._decider is None:
             return False
-        kind, name = view.actor
-        place = (resource.value, operation.value, target, register)
-        identity = (view.user_id, view.organization_id, view.session_key)
-        # A structure of the core, which takes its members as one sequence.
-        question = AccessQuestion((name, kind, view.labels, *place, *identity, "", None))  # type: ignore[call-arg, arg-type]
-        answer = self._decider.decide(question)
+        what = (resource.value, operation.value, target)
+        answer = self._decider.decide(question_of(view.actor, view.labels, what, view.identity, register=register))
         return answer is True or (not isinstance(answer, bool) and answer.allowed)

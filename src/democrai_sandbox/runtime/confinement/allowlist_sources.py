@@ -56,14 +56,11 @@ class Approvals:
 
     def of_caller(self, view: RawView) -> tuple[AccessRule, ...]:
         """Return the approvals for the subject of a view: permanent ones and those of its session."""
-        kind, name = view.actor
-        return self._rules(lambda who: who == (kind, name), _RESOURCES, str(view.session_key or ""))
+        return self._rules_of_caller(view, _RESOURCES)
 
     def programs_of(self, view: RawView) -> tuple[str, ...]:
         """Return the programs that are approved for the subject of a view."""
-        kind, name = view.actor
-        wanted = (ResourceType.SYSTEM_DEPENDENCY,)
-        rules = self._rules(lambda who: who == (kind, name), wanted, str(view.session_key or ""))
+        rules = self._rules_of_caller(view, (ResourceType.SYSTEM_DEPENDENCY,))
         return tuple(rule.normalized_target for rule in rules)
 
     def of_worker(self, kind: str, name: str) -> tuple[AccessRule, ...]:
@@ -80,6 +77,10 @@ class Approvals:
         for rule in self.of_worker(subject.kind.value, subject.name):
             if rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is act for act in _WRITING):
                 yield rule.normalized_target
+
+    def _rules_of_caller(self, view: RawView, kinds: tuple[ResourceType, ...]) -> tuple[AccessRule, ...]:
+        actor = view.actor
+        return self._rules(lambda who: who == actor, kinds, str(view.session_key or ""))
 
     def _rules(
         self, wanted: Callable[[tuple[str, str]], bool], kinds: tuple[ResourceType, ...], session_key: str | None

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.guard import ObservedEndpoint
@@ -22,12 +22,14 @@ from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import Operation, ResourceType, rules_from_json
 from democrai_sandbox.policy.hosts import is_address
 from democrai_sandbox.runtime.children.service import PopenLauncher, unconfined_because
+from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
 from .allowlist_sources import AllowlistSources, Approvals
-from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits, unenforced_limits
+from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits
 from .process_paths import ProcessRights
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from democrai_sandbox.access import Access
@@ -41,19 +43,9 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.store import RuntimeStore
-    from democrai_sandbox.runtime.worker.process import ConnectionReport, WorkerSpec, WorkerStarter
+    from democrai_sandbox.runtime.worker.process import ConnectionReport, WorkerHostServices, WorkerSpec, WorkerStarter
 
 _TEMP = "TMPDIR"
-
-
-class ConfinedWorker(NamedTuple):
-    """Arguments for creating a worker."""
-
-    spec: WorkerSpec
-    starter: WorkerStarter | None
-    """None for the starter without confinement."""
-    rights: Callable[[], object] | None
-    """Returns the confinement beyond its declarations, as a comparable value."""
 
 
 class Confinement:
@@ -137,11 +129,6 @@ class Confinement:
         return self.unconfined if self._confiner is None else self._confiner.unenforced_of(label, rules)
 
     @property
-    def unenforced_limits(self) -> tuple[str, ...]:
-        """Names of the limits that this machine does not enforce for this user."""
-        return unenforced_limits()
-
-    @property
     def has_landlock(self) -> bool:
         """Whether the kernel restricts the files of workers and children."""
         return self._confiner is not None and self._has_landlock
@@ -168,14 +155,23 @@ class Confinement:
 
     # ---- processes ---------------------------------------------------------------------------------------------------
 
-    def worker(self, extension: RegisteredExtension, spec: WorkerSpec) -> ConfinedWorker:
-        """Return the specification and the starter of a subject's worker."""
+    def worker(
+        self,
+        extension: RegisteredExtension,
+        spec: WorkerSpec,
+        host: WorkerHostServices,
+        events: Counter[tuple[str, str]],
+        *,
+        starter: WorkerStarter | None = None,
+        on_end: Callable[[str], None] | None = None,
+    ) -> WorkerHandle:
+        """Return the worker of a subject; ``starter`` starts its process if the kernel does not confine it."""
         given = self._settings.limits.stricter(declared_limits(extension.manifest))
         limits = given.otherwise(self._settings.worker_limits)
         spec = spec._replace(longest_call=limits.wall_seconds, is_observed=self._observer is not None)
         confiner = self._confiner
         if confiner is None:
-            return ConfinedWorker(spec, None, None)
+            return WorkerHandle(spec, host, starter=starter, on_end=on_end, events=events)
         has_egress = self._egress is not None
         temp = str(Path(self._temp_folder(), f"{spec.kind}-{spec.name}"))
         spec = spec._replace(env=(*spec.env, (_TEMP, temp)), own_write=(*spec.own_write, temp))
@@ -192,7 +188,7 @@ class Confinement:
 
         folders = declared_folders(extension.manifest)
         starter = ConfinedStarter(confiner, lambda: self._rights_of(confined, limits, folders), temp)
-        return ConfinedWorker(confined, starter, rights)
+        return WorkerHandle(confined, host, starter=starter, on_end=on_end, rights=rights, events=events)
 
     def _temp_folder(self) -> str:
         """Return the folder for the temp folders of the workers. No subject reads it, and this process removes it."""

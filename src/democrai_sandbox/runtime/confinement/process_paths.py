@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from itertools import islice
-from os import O_CLOEXEC, O_NONBLOCK, O_RDONLY, close, getpid, pread, readlink, scandir, stat
+from os import O_CLOEXEC, O_NONBLOCK, O_RDONLY, close, getpid, pread, readlink, scandir
 from os import open as open_file
 from os.path import isfile, realpath
 from stat import S_ISDIR, S_ISREG
@@ -26,7 +26,7 @@ from democrai_sandbox.guard.runtime_paths import (
 )
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType, is_at_or_below
-from democrai_sandbox.runtime.children.path_rights import SYSTEM_PROGRAMS, decoded
+from democrai_sandbox.runtime.children.path_rights import SYSTEM_PROGRAMS, decoded, is_kind
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -303,7 +303,7 @@ def executed_files(program: str, rules: Iterable[AccessRule], named: Iterable[st
         found += (path, *filter(_is_of_system, _needed_by(path)))
     for target in named:
         for place in program_places(target):
-            if _is_kind(place, S_ISREG):
+            if is_kind(place, S_ISREG):
                 found += (place, *filter(_is_of_system, _needed_by(place)), *_parts(place))
     return tuple(dict.fromkeys(filter(None, found)))
 
@@ -335,7 +335,7 @@ def _interpreters(header: bytes) -> Iterator[str]:
     yield words[0]
     if words[0].rpartition("/")[2] == "env":
         names = (word for word in words[1:] if not word.startswith("-") and "=" not in word)
-        yield from (place for place in program_places(next(names, "/")) if _is_kind(place, S_ISREG))
+        yield from (place for place in program_places(next(names, "/")) if is_kind(place, S_ISREG))
 
 
 def loader_of(path: str) -> str:
@@ -364,14 +364,7 @@ def _parts(place: str) -> Iterator[str]:
     if not _is_of_system(place):
         return
     for name in dict.fromkeys((place.rpartition("/")[2], (followed(place) or place).rpartition("/")[2])):
-        yield from (folder for folder in (form.format(name) for form in _PART_FOLDERS) if _is_kind(folder, S_ISDIR))
-
-
-def _is_kind(path: str, kind: object) -> bool:
-    try:
-        return bool(kind(stat(path).st_mode))  # type: ignore[operator] # noqa: PTH116 - held by its name
-    except (OSError, ValueError):
-        return False
+        yield from (folder for folder in (form.format(name) for form in _PART_FOLDERS) if is_kind(folder, S_ISDIR))
 
 
 def _read(path: str, size: int, offset: int = 0) -> bytes:

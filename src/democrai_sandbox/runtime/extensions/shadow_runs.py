@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.access.checks import ANSWERS
 from democrai_sandbox.access.targets import TargetParser
-from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.policy import InvalidInputError, SandboxError
+from democrai_sandbox.runtime.access_environment import question_of
 from democrai_sandbox.runtime.store.registration_rows import MOST_FINDINGS, ShadowDifference, ShadowEffect
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from democrai_sandbox.access.node import AccessNode
+    from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.store import RuntimeStore, ShadowRun
@@ -109,17 +110,10 @@ class ShadowRuns:
         try:
             other = self._beside(view)
             if other is not None and allowed(other) is not present:
-                self._differ(view, what, allowed=present)
+                self.saw(question_of(view.actor, view.labels, what, view.identity, register=False), present)
         except Exception:  # noqa: BLE001 - a failing candidate must not affect the check
             _log.exception("the check of a candidate failed")
         return present
-
-    def _differ(self, view: RawView, what: Wish, *, allowed: bool) -> None:
-        kind, name = view.actor
-        who = (view.user_id, view.organization_id, view.session_key)
-        # A structure of the core, which takes its members as one sequence.
-        question = AccessQuestion((name, kind, view.labels, *what, False, *who, "", None))  # type: ignore[call-arg, arg-type]
-        self.saw(question, allowed)
 
     def _beside(self, view: RawView) -> RawView | None:
         """Return a view with the rules of candidates instead of the current ones; None if no candidate applies."""

@@ -69,6 +69,17 @@ def make_plan(requirements: Sequence[str], folder: str) -> EnvironmentPlan:
     return EnvironmentPlan(tuple(requirements), local, folder, mark.hexdigest()[:16])
 
 
+@contextlib.contextmanager
+def flocked(path: Path, flags: int, lock: int) -> Iterator[int]:
+    """Hold a lock on a file or folder, and yield its descriptor; raise ``BlockingIOError`` if another one exists."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 class EnvironmentFolder:
     """Folder with everything about the installation of one extension.
 
@@ -115,29 +126,22 @@ class EnvironmentFolder:
         A process that inherits the descriptor keeps the lock until it ends.
         """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock = stack.enter_context(flocked(self.root / "lock", os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX))
             except BlockingIOError:
                 raise InstallBusy(f"another process is installing in {self.root}") from None
-            yield descriptor
-        finally:
-            os.close(descriptor)
+            yield lock
 
     def is_busy(self) -> bool:
         """Return whether this or another process is installing."""
         try:
-            descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            with flocked(self.root / "lock", os.O_RDONLY, fcntl.LOCK_SH):
+                return False
         except FileNotFoundError:
             return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(descriptor)
-        return False
 
     def sweep(self) -> list[str]:
         """Remove every environment that is neither current nor in use. The caller must hold the lock."""
@@ -178,16 +182,12 @@ def remove(path: Path) -> bool:
 def _remove_unused(path: Path) -> bool:
     """Remove a folder unless it is in use."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return remove(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return remove(path)
+        with flocked(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, fcntl.LOCK_EX):
+            return remove(path)
     except BlockingIOError:
         return False
-    finally:
-        os.close(descriptor)
+    except OSError:
+        return remove(path)
 
 
 def _local_packages(requirements: Sequence[str], folder: Path) -> Iterator[str]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from democrai_sandbox import policy
 from democrai_sandbox.errors import InstallFailed, NotInstalled
 from democrai_sandbox.errors.extensions import InstallBusy
-from democrai_sandbox.guard import AccessQuestion, child_environment
+from democrai_sandbox.guard import child_environment
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
+from democrai_sandbox.runtime.access_environment import question_of
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER, host_environment
 from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
 from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from democrai_sandbox.guard import Decider
+    from democrai_sandbox.guard import AccessQuestion, Decider
     from democrai_sandbox.manifests import EngineManifest, Install, Manifest, ManifestKind
     from democrai_sandbox.policy import Subject
+    from democrai_sandbox.policy.subjects import CallIdentity
     from democrai_sandbox.runtime.confinement.confinement import Confinement
     from democrai_sandbox.runtime.extensions.registry import Registry
-    from democrai_sandbox.runtime.worker.process import CallIdentity, WorkerStarter
+    from democrai_sandbox.runtime.worker.process import WorkerStarter
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 5.0
@@ -73,18 +75,14 @@ class Installer:
         self._confinement = confinement
         self._timeout = timeout
         self._running = False
-        self._progress: InstallStep | None = None
+        self.progress: InstallStep | None = None
+        """Last step of the current or latest installation."""
         self._problem = ""
 
     @property
     def declared(self) -> Install:
         """Install section of the manifest; it has the same fields for engines and extractors."""
         return cast("EngineManifest", self.extension.manifest).install
-
-    @property
-    def progress(self) -> InstallStep | None:
-        """Last step of the current or latest installation."""
-        return self._progress
 
     def plan(self) -> environments.EnvironmentPlan:
         """Return the current installation plan. Reads local packages, which takes time."""
@@ -102,7 +100,7 @@ class Installer:
         else:
             state = InstallState.OUTDATED
         folder, packages = (None, ()) if installed is None else (installed.folder, installed.packages)
-        return InstallStatus(state, folder, packages, self._progress, self._problem)
+        return InstallStatus(state, folder, packages, self.progress, self._problem)
 
     def require(self) -> InstalledEnvironment:
         """Return the environment for the current manifest; raise ``NotInstalled`` if it is missing or outdated."""
@@ -192,7 +190,7 @@ class Installer:
 
     def _reporter(self, report: InstallReporter | None) -> InstallReporter:
         def keep(progress: InstallStep) -> None:
-            self._progress = progress
+            self.progress = progress
             if report is not None:
                 try:
                     report(progress)
@@ -506,10 +504,8 @@ class EnvironmentBuilder:
         resource, operation, target, register = asked[3:7]
         if not all(type(text) is str for text in (resource, operation, target)) or type(register) is not bool:
             return None
-        subject = self.subject
-        who = (subject.name, subject.kind.value, (str(subject),))
-        what = (resource, operation, target, register)
-        return AccessQuestion((*who, *what, *self._identity(), "", None))  # type: ignore[call-arg, arg-type] # native
+        actor, what = (self.subject.kind.value, self.subject.name), (resource, operation, target)
+        return question_of(actor, (str(self.subject),), what, self._identity(), register=register)
 
     def _identity(self) -> tuple[str | None, str | None, str | None]:
         who = self.caller

@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 import zipfile
 from collections import deque
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from democrai_sandbox.runtime.child_process import INTERPRETER, host_environment
 from .guard import CONTROL
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from democrai_sandbox.runtime.worker.process import WorkerProcess, WorkerStarter
 
@@ -73,16 +73,12 @@ class InstallProcess:
                 process = await starter.start(command, env=told, pass_fds=(theirs.fileno(), lock), cwd=folder)
             answering = asyncio.create_task(self._answer(ours))
             try:
-                async with asyncio.timeout(timeout):
+                async with _ended(process), asyncio.timeout(timeout):
                     return await self._follow(process, ours)
             except TimeoutError:
                 raise InstallFailed(f"pip took longer than {timeout:g} seconds", lines=tuple(self.lines)) from None
             finally:
                 answering.cancel()
-                # The whole group: a compiler that keeps writing would change what was verified.
-                process.kill()
-                await asyncio.shield(process.wait())
-                process.close()
 
     async def _follow(self, process: WorkerProcess, control: socket.socket) -> int:
         """Read until the child has ended. No stream can block another, or grow without limit."""
@@ -134,17 +130,24 @@ async def output_of(
         _OutputReader(process.stderr, _LONGEST_LINE, complaints.append),
     ]
     try:
-        async with asyncio.timeout(seconds):
+        async with _ended(process), asyncio.timeout(seconds):
             code = await _read_until_end(process, readers)
     except TimeoutError:
         raise InstallFailed(f"{command[0]} did not finish within {seconds:g} seconds") from None
+    if code != 0:
+        raise InstallFailed(f"{command[0]} failed with exit code {code}", lines=tuple(complaints))
+    return "\n".join(said)
+
+
+@asynccontextmanager
+async def _ended(process: WorkerProcess) -> AsyncIterator[None]:
+    """End a process with its whole group: a compiler that keeps writing would change what was verified."""
+    try:
+        yield
     finally:
         process.kill()
         await asyncio.shield(process.wait())
         process.close()
-    if code != 0:
-        raise InstallFailed(f"{command[0]} failed with exit code {code}", lines=tuple(complaints))
-    return "\n".join(said)
 
 
 async def _read_until_end(process: WorkerProcess, readers: Sequence[_OutputReader]) -> int:

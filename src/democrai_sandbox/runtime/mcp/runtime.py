@@ -20,6 +20,7 @@ from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, Subject, SubjectKind
 from democrai_sandbox.policy.text import invisible_character
 from democrai_sandbox.runtime.access_environment import caller_of, network_denial, network_question
+from democrai_sandbox.runtime.calls.invocation import require_object
 from democrai_sandbox.runtime.extensions.settings import McpApproval
 from democrai_sandbox.runtime.sdk_services import SdkFutures
 
@@ -265,13 +266,12 @@ class McpRuntime:
         )
 
     def _arguments(self, arguments: object) -> str:
-        if type(arguments) is not dict:
-            raise InvalidInputError.of(f"expected an object, got {type(arguments).__name__}", pointer="/arguments")
+        given = require_object(arguments, "/arguments")
         try:
-            text = json.dumps(plain(arguments), allow_nan=False)
+            text = json.dumps(plain(given), allow_nan=False)
+        except InvalidInputError:
+            raise
         except (TypeError, ValueError) as error:
-            if isinstance(error, InvalidInputError):
-                raise
             raise InvalidInputError.of(f"not JSON: {error}", pointer="/arguments") from None
         if len(text) > self._settings.argument_bytes:
             message = f"expected at most {self._settings.argument_bytes} characters of JSON, got {len(text)}"

@@ -19,7 +19,7 @@ from democrai_sandbox.policy import AccessDecision, DecisionCode, NetworkIndex, 
 from democrai_sandbox.runtime.access_environment import network_denial, network_question
 
 from .http_request import Bounds, Hop, MediaExchange, describing, follow
-from .values import Asker, FetchResult, MediaHead, MediaLimits, rules_of
+from .values import Asker, MediaHead, MediaLimits, MediaResult, rules_of
 
 if TYPE_CHECKING:
     import ssl
@@ -405,11 +405,11 @@ class FetchJob:
         else:
             last.add_done_callback(self._let_go)
 
-    def fetch_whole(self) -> FetchResult:
+    def fetch_whole(self) -> MediaResult:
         """Open and read everything in one step."""
         head = self.flow.open()
         parts = list(iter(self.flow.read, b""))
-        return FetchResult(head.status, head.headers, b"".join(parts), head.url, self.flow.from_cache)
+        return MediaResult(head.status, head.headers, b"".join(parts), head.url, self.flow.from_cache)
 
     def _note_use(self, _: object) -> None:
         self._used = monotonic()

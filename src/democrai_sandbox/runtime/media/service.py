@@ -20,7 +20,7 @@ from democrai_sandbox.runtime.calls.outcome import VALUE, describe
 from .cache import CachedFetch, MediaCache
 from .fetch import FetchJob, FetchOptions, FetchParts, FetchSlots, FetchStream, MediaAuthority, MediaFlowLog
 from .http_request import forwarded, proxied, read_url, request_headers
-from .values import Asker, FetchResult, MediaLimits
+from .values import Asker, MediaLimits, MediaResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -88,7 +88,7 @@ class Media:
         self._running: dict[FetchJob, str] = {}
         """Running fetches, with their subjects."""
 
-    async def fetch(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchResult:
+    async def fetch(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> MediaResult:
         """Return a complete response, also for error statuses. Raise a denial for a URL that is not permitted."""
         running = await self._begin(asker, self._wish(url, streamed=False, **options))
         try:
@@ -96,7 +96,7 @@ class Media:
         finally:
             running.finish()
 
-    def fetch_blocking(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchResult:
+    def fetch_blocking(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> MediaResult:
         """Return a complete response, for code in a separate thread."""
         running = self._begin_blocking(asker, self._wish(url, streamed=False, **options))
         try:

@@ -69,8 +69,7 @@ class Asker(NamedTuple):
         """Return the subject that the core reports for a guarded caller."""
         raw = RawView(*view)
         kind, name = raw.actor
-        subject = Subject(SubjectKind(kind), name)
-        return cls(subject, raw.labels, rules_of(raw), raw.user_id, raw.organization_id, raw.session_key, raw)
+        return cls(Subject(SubjectKind(kind), name), raw.labels, rules_of(raw), *raw.identity, raw)
 
     @classmethod
     def of_module(
@@ -113,11 +112,13 @@ class MediaHead(NamedTuple):
     """Whether a hop is approved only for this session, so that the response must not be cached."""
 
 
-class FetchResult(NamedTuple):
+class MediaResult(NamedTuple):
     """A complete response."""
 
     status: int
     headers: dict[str, str]
+    """Headers that describe the content, with names in lower case."""
     body: bytes
     url: str
+    """Final URL after redirects."""
     from_cache: bool

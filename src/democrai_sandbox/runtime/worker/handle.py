@@ -22,9 +22,9 @@ from .session import WorkerSession
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from democrai_sandbox.access.caller import Caller
+    from democrai_sandbox.policy.subjects import CallIdentity
 
-    from .process import CallIdentity, SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
+    from .process import SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
 
 __all__ = ["WorkerEvent", "WorkerHandle"]
 
@@ -157,7 +157,7 @@ class WorkerHandle:
         name: str,
         params: Mapping[str, Any] | None = None,
         *,
-        caller: CallIdentity | Caller = NOBODY,
+        caller: CallIdentity = NOBODY,
         ancestors: tuple[str, ...] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
         progress: Callable[..., Any] | None = None,
@@ -181,7 +181,7 @@ class WorkerHandle:
         name: str,
         params: Mapping[str, Any] | None = None,
         *,
-        caller: CallIdentity | Caller = NOBODY,
+        caller: CallIdentity = NOBODY,
         ancestors: tuple[str, ...] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
         progress: Callable[..., Any] | None = None,

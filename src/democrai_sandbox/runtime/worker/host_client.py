@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, ResultInvalid
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, ResourceType
+from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
 from .calls import present_number
 from .codec import FrameReader, SharedMemory, frame_of, unsent, whole_frame, write
-from .process import CallIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -348,9 +348,8 @@ class UseTeller:
         if view is None:
             return
         kind, name = view.actor
-        who = (view.user_id, view.organization_id, view.session_key)
         about = (ResourceType.SYSTEM_DEPENDENCY.value, operation, target, False)
-        self._host.ask("used", [name, kind, list(view.labels), *about, *who, "", None])
+        self._host.ask("used", [name, kind, list(view.labels), *about, *view.identity, "", None])
 
     def flush(self) -> None:
         """Do nothing, because every check is reported immediately."""
@@ -379,8 +378,7 @@ class RemoteServices:
         def ask_host(view: RawView | None, *args: Any) -> Any:
             who = None
             if view is not None:  # as the guard knows it, with the declarations of inner subjects
-                identity = (view.user_id, view.organization_id, view.session_key)
-                who = [list(view.labels), *identity, [list(link) for link in view.links[1:]]]
+                who = [list(view.labels), *view.identity, [list(link) for link in view.links[1:]]]
             call = self._calls.present(view)
             number, answer = self._host.ask("door", name, 0 if call is None else call.number, who, list(args))
             return self._host.promise(number) if answer == ["promise"] else release(answer)
@@ -394,7 +392,7 @@ class RemoteServices:
             return list(call.caller)
         if view is None:
             return list(CallIdentity())
-        return list(CallIdentity(view.user_id or "", view.organization_id or "", view.session_key or ""))
+        return list(CallIdentity(*(part or "" for part in view.identity)))
 
     def _cancelled(self, view: RawView | None) -> bool:
         call = self._calls.present(view)

@@ -25,7 +25,9 @@ from .process import NOBODY, ConnectionReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .process import CallIdentity, WorkerHostServices, WorkerSpec
+    from democrai_sandbox.policy.subjects import CallIdentity
+
+    from .process import WorkerHostServices, WorkerSpec
     from .session import PendingCall
 
 _QUESTION = 12
@@ -40,7 +42,7 @@ _LONGEST_RULES = 256 * 1024
 class KnownCaller(NamedTuple):
     """Caller and call chain of a pending call."""
 
-    caller: CallIdentity | Caller
+    caller: CallIdentity
     ancestors: tuple[str, ...]
 
 
@@ -245,13 +247,13 @@ class HostRequests:
 
     def _opened(self, number: int, done: asyncio.Future[None]) -> None:
         self._connections -= 1
+        answer = None
         try:
             done.result()
+            answer = True
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that the connection is not permitted
             _log.exception("a connection of %s could not be permitted", self._label)
-            self._tell(["answer", number, None])
-        else:
-            self._tell(["answer", number, True])
+        self._tell(["answer", number, answer])
 
     def used(self, number: int, fields: Any) -> None:
         """Record an access that the rules of a subject under test allow; the worker waits for the answer."""
@@ -304,10 +306,7 @@ class HostRequests:
 
     def _kept(self, number: int, name: str, done: asyncio.Future[Any]) -> None:
         self._open -= 1
-        if done.cancelled():
-            error: BaseException | None = RuntimeServiceFailed(f"{name} was canceled")
-        else:
-            error = done.exception()
+        error = RuntimeServiceFailed(f"{name} was canceled") if done.cancelled() else done.exception()
         if error is not None:
             self._tell(["settle", number, self._failure(name, error)])
         else:

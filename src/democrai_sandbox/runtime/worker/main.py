@@ -32,7 +32,7 @@ from democrai_sandbox.runtime.extensions.importer import capture_import
 from . import host_client
 from .calls import CallRunner, WorkerCall, WorkerCalls
 from .codec import SharedMemory
-from .process import CallIdentity, WorkerSpec
+from .process import NOBODY, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -170,12 +170,19 @@ class Control:
     def __init__(self, line: host_client.WorkerSocket, host: host_client.HostClient, calls: WorkerCalls) -> None:
         """Deliver answers to ``host``, and cancellations to ``calls``."""
         self._line = line
-        self._host = host
         self._calls = calls
         self.take: Callable[[WorkerCall], None] | None = None
         """Handler of calls; none arrive before the worker has reported that it is ready."""
-        self.compare: Callable[[str, list[str]], None] | None = None
-        """Handler of candidates."""
+        self.handlers: dict[str, Callable[..., None]] = {
+            "answer": host.answered,
+            "settle": host.settled,
+            "cancel": self._cancel,
+            "forget": calls.forget,
+            "credit": self._credit,
+            "changed": access_changed,
+            "stop": lambda: os._exit(0),
+        }
+        """Handlers of the other messages, by kind."""
 
     def start(self) -> None:
         """Start reading on a thread, wrapped so that a listing of the threads exposes nothing."""
@@ -190,24 +197,10 @@ class Control:
 
     def _handle(self, message: list[Any]) -> None:
         kind, *facts = message
-        if kind == "answer":
-            self._host.answered(*facts)
-        elif kind == "settle":
-            self._host.settled(*facts)
-        elif kind == "call" and self.take is not None:
+        if kind == "call" and self.take is not None:
             self.take(WorkerCall(message))
-        elif kind == "cancel":
-            self._cancel(*facts)
-        elif kind == "forget":
-            self._calls.forget(*facts)
-        elif kind == "credit":
-            self._credit(*facts)
-        elif kind == "changed":
-            access_changed()
-        elif kind == "candidate" and self.compare is not None:
-            self.compare(*facts)
-        elif kind == "stop":
-            os._exit(0)
+        elif kind in self.handlers:
+            self.handlers[kind](*facts)
 
     def _cancel(self, number: int) -> None:
         """Cancel a task; a plain function can only check a flag."""
@@ -318,7 +311,7 @@ class _WorkerMain:
 
     def settle(self, names: list[str], environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
         factory, declarations = self._settle(names)
-        self._control.compare = partial(_compare, factory)
+        self._control.handlers["candidate"] = partial(_compare, factory)
         _compare(factory, self._spec.candidate_access, self._spec.candidate_imports)
         try:
             self._control.start()
@@ -352,10 +345,8 @@ class _WorkerMain:
         spec = self._spec
         if spec.kind == SubjectKind.TOOL:
             return (VALUE, None), in_worker.open_tool(spec.name, surfaces)
-        own = (spec.allowed_imports, spec.own_read, spec.own_write)
-        owner = in_worker.AssetOwner(spec.name, spec.folder, spec.access, *own, recorded=spec.tells_accesses)
         try:
-            found = in_worker.open_in_worker(owner, surfaces)
+            found = in_worker.open_in_worker(spec, surfaces)
         except InvalidInputError as error:
             return describe(error), ()
         if spec.tells_uses:
@@ -399,7 +390,7 @@ class _WorkerMain:
     ) -> tuple[Any, tuple[Surface, ...]]:
         spec = self._spec
         package = importer.prepare(spec.kind, spec.name, spec.folder)
-        guard = factory.guard(CallIdentity())  # type: ignore[arg-type] # it fits
+        guard = factory.guard(NOBODY)
         declarations.begin(spec.label)
         outcome = _imported(guard, package, spec.entry, environment)
         return outcome, declarations.end(spec.label)

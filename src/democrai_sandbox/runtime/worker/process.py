@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.guard.contexts import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.child_process import (
     BASE_INTERPRETER,
     PREFIX,
@@ -96,17 +97,6 @@ class WorkerSpec(NamedTuple):
     def label(self) -> str:
         """Label of the subject in call chains."""
         return f"{self.kind}:{self.name}"
-
-
-class CallIdentity(NamedTuple):
-    """Identity of a caller: the fields of ``Caller`` of the access-policy service, without its imports."""
-
-    user_id: str = ""
-    organization_id: str = ""
-    session_key: str = ""
-    role: str = ""
-    access_level: str = ""
-    task_id: str = ""
 
 
 NOBODY = CallIdentity()

@@ -17,7 +17,7 @@ from democrai_sandbox.runtime.extensions import importer
 from .calls import WorkerCalls
 from .host_client import HostClient, RemoteRecorder, WorkerSocket
 from .main import Control, factory_of, first_message, is_confined, start_environment
-from .process import CallIdentity, WorkerSpec
+from .process import NOBODY, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def _settled(spec: WorkerSpec, line: WorkerSocket) -> Guard:
         code_paths=spec.code_paths,
         read_only_paths=spec.read_only,
     )
-    return factory_of(spec).guard(CallIdentity())  # type: ignore[arg-type] # it fits
+    return factory_of(spec).guard(NOBODY)
 
 
 def _compiled(file: str) -> CodeType:

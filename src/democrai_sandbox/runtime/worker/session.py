@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied
 from democrai_sandbox.errors.extensions import FrameError, LimitReached, WorkerFailed, WorkerTimeout
-from democrai_sandbox.policy import SandboxError, nearest
+from democrai_sandbox.policy import SandboxError, hint_for
 from democrai_sandbox.runtime.calls.invocation import DeadlineTimer
 from democrai_sandbox.runtime.calls.outcome import VALUE, release
 
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 CREDIT = 16
 """Stream items that may be in transit."""
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Set an error, and mark it as retrieved, because the caller may have stopped waiting."""
+    future.set_exception(error)
+    future.exception()
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +65,7 @@ class PendingCall:
     def fail(self, error: BaseException) -> None:
         """Set an error."""
         if not self.future.done():
-            self.future.set_exception(error)
-            self.future.exception()  # mark it as retrieved, because the caller may have stopped waiting
+            _fail(self.future, error)
 
     def item(self, value: Any) -> None:
         """Refuse a stream item, because this call is not a stream."""
@@ -267,8 +272,7 @@ class WorkerSession:
         for flight in flights:
             flight.fail(error)
         if not self._ready.done():
-            self._ready.set_exception(error.before_ready())
-            self._ready.exception()
+            _fail(self._ready, error.before_ready())
         self._settled.set()
         self.ended.set_result(None)
 
@@ -363,8 +367,7 @@ class WorkerSession:
         if found is not None:
             return found
         kind, name = surface
-        close = nearest(name, [other for sort, other in self.surfaces if sort == kind])
-        hint = f"; did you mean {close!r}?" if close else ""
+        hint = hint_for(name, [other for sort, other in self.surfaces if sort == kind])
         raise ExtensionUnknown(f"{self._spec.label} has no {kind} {name!r}{hint}")
 
     def _send(self, flight: PendingCall, info: SurfaceInfo, params: Mapping[str, Any], credit: int) -> None:
@@ -488,8 +491,7 @@ class WorkerSession:
             self._released(outcome)
         except SandboxError as error:
             if not self._ready.done():
-                self._ready.set_exception(error)
-                self._ready.exception()
+                _fail(self._ready, error)
 
     def _wanted(self, number: int, name: str, call: int, who: Any, args: list[Any]) -> None:
         self._requests.serve(number, name, self.flights.get(call), who, args)

@@ -123,7 +123,7 @@ def _rehearse(link: int) -> None:
         lambda: _adopt([f"{name}={value}" for name, value in os.environ.items()]),
         install_runtime_paths,
         lambda: asyncio.new_event_loop().close(),
-        lambda: main.factory_of(spec).guard(NOBODY),  # type: ignore[arg-type] # it fits
+        lambda: main.factory_of(spec).guard(NOBODY),
         _run_thread,
     )
     poll = select.poll()
