@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.caller import Caller, GuardedSubject
@@ -17,14 +17,12 @@ from democrai_sandbox.guard import (
     serve,
     served,
 )
-from democrai_sandbox.policy import ResourceType, Subject
+from democrai_sandbox.policy import AccessDecision, Operation, ResourceType, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.policy import AccessDecision, Operation
 
 
 @contextmanager

@@ -8,20 +8,19 @@ import secrets
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
 from democrai_sandbox.runtime.calls.invocation import require_object
 from democrai_sandbox.runtime.installs.environments import runtime_rules, worker_spec
 from democrai_sandbox.runtime.installs.installer import Installations, Installer
-from democrai_sandbox.runtime.worker.process import NOBODY, PlainStarter
+from democrai_sandbox.runtime.worker.process import NOBODY, PlainStarter, WorkerHostServices, WorkerStarter
 
 from .access_environment import caller_of
 from .sdk_services import SdkFutures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from typing import Unpack
 
     from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.guard import Decider
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
         InstallStep,
     )
     from democrai_sandbox.runtime.worker.handle import WorkerHandle
-    from democrai_sandbox.runtime.worker.process import WorkerHostServices, WorkerStarter
 
 _MOST_STREAMS = 64
 

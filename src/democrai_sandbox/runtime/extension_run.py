@@ -13,40 +13,34 @@ import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from democrai_sandbox import policy
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.checks import NEEDS_APPROVAL
-from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
-from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
+from democrai_sandbox.errors import ExtensionBroken, GuardUsageError, SandboxDenied
+from democrai_sandbox.manifests import FILE_NAME, Manifest, ManifestKind, load_manifest
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
 from democrai_sandbox.manifests.proposal import ObservedUse, Suggestion, section_of, suggest
-from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType
 from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.calls.access_recorder import DECLARED, RecordedAccess, needed
 
 from .ai.model import KINDS
 from .ai.runtime import run_in_worker
-from .children import ChildService, PathRights
+from .children import ChildLauncher, ChildService, PathRights
 from .worker.handle import WorkerHandle
-from .worker.process import WorkerSpec
+from .worker.process import ConnectionReport, WorkerSpec, WorkerStarter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
-    from typing import Self
 
-    from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.policy import AccessRule
 
-    from .children import ChildLauncher
     from .store import Progress
-    from .worker.process import ConnectionReport, WorkerStarter
 
 __all__ = ["Installation", "Recording"]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import CallTimeout, ExtensionUnknown, SpawnFailed
-from democrai_sandbox.manifests import ManifestKind, ModuleManifest
-from democrai_sandbox.policy import Problem, SandboxError, hint_for, rules_to_json
+from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration
+from democrai_sandbox.policy import Problem, SandboxError, Subject, SubjectChain, hint_for, rules_to_json
 from democrai_sandbox.runtime.calls.invocation import GuardFactory, SubjectThreads, check_params, run_surface
 from democrai_sandbox.runtime.calls.outcome import release
-from democrai_sandbox.runtime.extensions.importer import Surface, capture_import, import_entry, prepare
-from democrai_sandbox.runtime.worker.process import WorkerSpec
+from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, capture_import, import_entry, prepare
+from democrai_sandbox.runtime.worker.process import SurfaceInfo, WorkerHostServices, WorkerSpec
 
 from .child_process import BASE_INTERPRETER, PREFIX
 from .sdk_services import hidden
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from democrai_sandbox.access.caller import Caller
-    from democrai_sandbox.manifests import ToolDeclaration
-    from democrai_sandbox.policy import Subject, SubjectChain
     from democrai_sandbox.runtime.confinement.confinement import Confinement
-    from democrai_sandbox.runtime.extensions.importer import Declarations
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.worker.handle import WorkerHandle
-    from democrai_sandbox.runtime.worker.process import SurfaceInfo, WorkerHostServices
 
 _BOOT_SECONDS = 2.0
 """Seconds for which the start of the runtime waits for the workers of modules; later ones continue in parallel."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from democrai_sandbox import policy
 from democrai_sandbox.access import Administration
 from democrai_sandbox.access.caller import Caller, GuardedSubject
-from democrai_sandbox.errors import ExternalAccessAdminRequired, RuntimeServiceFailed
+from democrai_sandbox.errors import ExternalAccessAdminRequired, RuntimeServiceFailed, SandboxDenied
 from democrai_sandbox.guard import access_changed, configure_guard, served
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
@@ -19,7 +19,7 @@ from democrai_sandbox.runtime.ai.runtime import AiRuntime, IsolatedTools
 from democrai_sandbox.runtime.calls.outcome import ExtensionOutput, divert_output, watch_reports
 from democrai_sandbox.runtime.confinement.confinement import Confinement
 from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, preload
-from democrai_sandbox.runtime.extensions.registry import discover
+from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, discover
 from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 from democrai_sandbox.runtime.mcp.runtime import services as mcp_services
 from democrai_sandbox.runtime.media.service import Media, MediaServices
@@ -29,28 +29,22 @@ from .access_environment import GuardSurroundings
 from .children import ChildService, PathRights
 from .engines import EngineServices, InstalledRuntime
 from .mcp import McpRuntime, McpSettings
-from .modules import ACTION, IsolatedWorkers, ModuleRuntime
+from .modules import ACTION, IsolatedWorkers, LoadedModule, ModuleRuntime
 from .store import Configured, RuntimeStore
 from .task_runtime import TaskRuntime, TaskService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-    from typing import Self
-
     from democrai_sandbox.access import Access
     from democrai_sandbox.access.resumptions import ResumeHandler
     from democrai_sandbox.access.values import Requester, StoredRequest
-    from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion, Decider, DenialRecorder, EndpointObserver
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.runtime.ai.asset_calls import Body
     from democrai_sandbox.runtime.ai.assets import Asset
     from democrai_sandbox.runtime.ai.model import Model
-    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.worker.process import ConnectionReport
 
-    from .modules import LoadedModule
 
 _ACTS = MappingProxyType(
     {

@@ -11,14 +11,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import GuardUsageError, NoRuntime, RuntimeServiceFailed, SandboxDenied, TamperDenied
-from democrai_sandbox.guard import Door, door
+from democrai_sandbox.guard import DenialRecorder, Door, door
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.policy import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-
-    from democrai_sandbox.guard import DenialRecorder
 
 
 def hidden(function: Callable[..., Any], owner: str = "runtime") -> Door:

@@ -11,7 +11,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from democrai_sandbox.errors import CallTimeout, KernelUnsupported, SandboxDenied
 from democrai_sandbox.errors.extensions import FrameError
@@ -19,22 +19,18 @@ from democrai_sandbox.guard.runtime_paths import read_only_paths
 from democrai_sandbox.kernel import FlowLog
 from democrai_sandbox.kernel.landlock.rights import landlock_support
 from democrai_sandbox.kernel.seccomp import process_filter as seccomp
-from democrai_sandbox.kernel.spawn import SpawnServer
+from democrai_sandbox.kernel.spawn import SpawnedChild, SpawnServer
 from democrai_sandbox.kernel.status import ControlState
 from democrai_sandbox.policy import Operation, ResourceType, SandboxError, is_at_or_below
 from democrai_sandbox.runtime.calls.outcome import release
 from democrai_sandbox.runtime.worker.codec import FrameReader, encode
-from democrai_sandbox.runtime.worker.process import command_of, environment_of
+from democrai_sandbox.runtime.worker.process import WorkerSpec, command_of, environment_of
 
 from .child_process import child_handle
 from .confinement.confiner import ConfinedChild, ConfinedStarter, Confiner, ProgramStart, started_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
-
-    from democrai_sandbox.kernel.spawn import SpawnedChild
-    from democrai_sandbox.runtime.worker.process import WorkerSpec
 
     from .children.launch_request import LaunchRequest
     from .confinement.confiner import PreparedConfinement

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,16 +23,11 @@ from democrai_sandbox.runtime.store.values import progress_to_json
 
 from .access_environment import caller_of
 from .sdk_services import SdkFutures, hidden
-from .store import Failure, Progress, Task, TaskFilter, TaskState
-from .task_queue import DeclaredTasks, Ending, Jobs, TaskSettings, cancelled, ending_of, failed, period
+from .store import Failure, Progress, RuntimeStore, Task, TaskFilter, TaskState
+from .task_queue import DeclaredTasks, Ending, Job, Jobs, TaskSettings, cancelled, ending_of, failed, period
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from democrai_sandbox.guard.interface import RawView
-
-    from .store import RuntimeStore
-    from .task_queue import Job
 
 
 SurfaceRunner = Callable[..., Coroutine[Any, Any, Any]]

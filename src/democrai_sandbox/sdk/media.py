@@ -6,7 +6,7 @@ locked, and names the pending request; a ``MediaError`` is any other failure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from democrai_sandbox.errors.services import (
     MEDIA_ERRORS,
@@ -25,7 +25,6 @@ from democrai_sandbox.runtime.sdk_services import call, later, now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Self
 
 __all__ = [
     "MediaBroken",

@@ -11,7 +11,7 @@ import contextvars
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
 from democrai_sandbox.runtime.calls.invocation import run_job
@@ -20,7 +20,6 @@ from democrai_sandbox.runtime.sdk_services import call, later, now
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Self
 
 T = TypeVar("T")
 

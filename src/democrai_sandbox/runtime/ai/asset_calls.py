@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExtensionFailed, ExternalAccessCheckFailed, ResultInvalid, SandboxDenied
 from democrai_sandbox.errors.services import STOPPING_ERRORS, ModelFailed, RunStopped, StepFailed
-from democrai_sandbox.guard import plain
+from democrai_sandbox.guard import Entrance, plain
 from democrai_sandbox.guard._core import current_view
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, hint_for
 from democrai_sandbox.policy.text import exact_str, shown
@@ -22,14 +22,10 @@ from democrai_sandbox.runtime.calls.invocation import CallThreads
 from democrai_sandbox.runtime.calls.outcome import INVALID, VALUE, Outcome, capture, capture_async, describe, release
 
 from .model import AgentLimits, AssetRun, Message, Model, ToolCall, ToolOffer
-from .schema import argument_check, signature_shape
+from .schema import Build, argument_check, signature_shape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-
-    from democrai_sandbox.guard import Entrance
-
-    from .schema import Build
 
     Body = Callable[[dict[str, Any]], Awaitable[Outcome]]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from democrai_sandbox.errors.services import AssetUnknown
 from democrai_sandbox.manifests import Coverage, make_manifest
-from democrai_sandbox.policy import InvalidInputError, Problem, hint_for, nearest, pointer_to
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Problem, hint_for, nearest, pointer_to
 from democrai_sandbox.policy.text import shown
 from democrai_sandbox.runtime.extensions.importer import Surface
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from democrai_sandbox.manifests import AgentDeclaration, ModuleManifest, PipelineDeclaration, ToolDeclaration
-    from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     Declared = ToolDeclaration | AgentDeclaration | PipelineDeclaration

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from democrai_sandbox.errors.services import ModelFailed
 from democrai_sandbox.manifests import Coverage, ModuleManifest, Section, Source
-from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_from_json
+from democrai_sandbox.policy import AccessRule, InvalidInputError, rules_for_paths, rules_from_json
 from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import DECLARED
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from types import FunctionType
 
-    from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.extensions.importer import Surface
     from democrai_sandbox.runtime.worker.process import WorkerSpec
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from democrai_sandbox import policy
 from democrai_sandbox.errors import TamperDenied
 from democrai_sandbox.errors.services import AssetUnknown, ModelFailed, NestingTooDeep
-from democrai_sandbox.guard import Entrance, door, entrance, plain, serve
+from democrai_sandbox.guard import Entrance, Guard, door, entrance, plain, serve
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.runtime.access_environment import caller_of
@@ -29,10 +29,8 @@ from .schema import signature_shape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-    from types import FunctionType
 
     from democrai_sandbox.access import Caller
-    from democrai_sandbox.guard import Guard
     from democrai_sandbox.manifests import ModuleManifest
     from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.worker.handle import WorkerHandle

@@ -8,12 +8,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.guard import _core
+from democrai_sandbox.guard import AccessQuestion, Decider, _core
 from democrai_sandbox.guard.callback_log import logged
 from democrai_sandbox.guard.configuration import SENSITIVE_ROOTS
 from democrai_sandbox.guard.runtime_paths import CODE, code_entries
 from democrai_sandbox.guard.stdlib_patches import facade_files
-from democrai_sandbox.policy import Operation, ResourceType, prefixes_of
+from democrai_sandbox.policy import AccessDecision, Operation, ResourceType, prefixes_of
 from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.policy.paths import folder_of_temporary
 from democrai_sandbox.runtime import sdk_services
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
-    from democrai_sandbox.guard import AccessQuestion, Decider
-    from democrai_sandbox.policy import AccessDecision
 
 __all__ = ["DECLARED", "AccessOrigin", "RecordedAccess", "RecordingDecider", "needed", "recorded"]
 

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from democrai_sandbox.errors import CallTimeout
 from democrai_sandbox.errors.services import RunStopped
-from democrai_sandbox.guard import _core, plain, policy_of
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.guard import Door, Guard, _core, plain, policy_of
+from democrai_sandbox.policy import InvalidInputError, Subject, SubjectChain
 from democrai_sandbox.runtime.sdk_services import hidden
 
 from .outcome import capture, capture_async, release
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from democrai_sandbox.access.caller import Caller
-    from democrai_sandbox.guard import Door, Guard
     from democrai_sandbox.guard._core import Policy
     from democrai_sandbox.manifests import ModuleManifest, Section
-    from democrai_sandbox.policy import Subject, SubjectChain
     from democrai_sandbox.policy.subjects import CallIdentity
     from democrai_sandbox.runtime.extensions.importer import Surface
 

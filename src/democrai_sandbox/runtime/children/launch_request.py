@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from democrai_sandbox.errors import EnvironmentDenied, FilesystemDenied, SubprocessDenied
 from democrai_sandbox.guard import location_of
 from democrai_sandbox.guard.contexts import environment_of
-from democrai_sandbox.policy import InvalidInputError, Operation, is_at_or_below, nearest
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, Subject, is_at_or_below, nearest
 from democrai_sandbox.policy.problems import pointer_to
 
-from .path_rights import denied, is_kind
+from .path_rights import PathRights, denied, is_kind
 from .supervision import MARK, ChildLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.policy import AccessRule, Subject
-
-    from .path_rights import PathRights
 
 
 class LaunchRequest(NamedTuple):

@@ -13,17 +13,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
-from democrai_sandbox.guard import _core, location_of
+from democrai_sandbox.guard import Decider, _core, location_of
 from democrai_sandbox.guard.runtime_paths import covers, program_places, runtime_entries
-from democrai_sandbox.policy import FileAccess, Operation, ResourceType, Subject, is_at_or_below
+from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType, Subject, is_at_or_below
 from democrai_sandbox.runtime.access_environment import question_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.policy import AccessRule
 
 SYSTEM_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _PRIVILEGED = S_ISUID | S_ISGID

@@ -19,8 +19,8 @@ from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
 from democrai_sandbox.runtime.child_process import child_handle
 
-from .launch_request import ChildrenSettings, LaunchRequests
-from .supervision import ChildOutput, FinishedChild, Supervision
+from .launch_request import ChildLauncher, ChildrenSettings, LaunchRequest, LaunchRequests
+from .supervision import ChildLimits, ChildOutput, FinishedChild, Supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.policy import AccessRule, Subject
 
-    from .launch_request import ChildLauncher, LaunchRequest
     from .path_rights import PathRights
-    from .supervision import ChildLimits
 
 UNCONFINED = ("files, network and system calls: the kernel does not confine this program to the rules of its subject",)
 """Reported with the result of each program that starts without the spawn server."""

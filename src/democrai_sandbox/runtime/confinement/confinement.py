@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelLayerError
-from democrai_sandbox.guard import ObservedEndpoint
+from democrai_sandbox.guard import EndpointObserver, ObservedEndpoint
 from democrai_sandbox.kernel.egress.allowlist import ObservedConnection
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
-from democrai_sandbox.policy import Operation, ResourceType, rules_from_json
+from democrai_sandbox.policy import AccessRule, Operation, ResourceType, Subject, rules_from_json
 from democrai_sandbox.policy.hosts import is_address
 from democrai_sandbox.runtime.children.service import PopenLauncher, unconfined_because
 from democrai_sandbox.runtime.worker.handle import WorkerHandle
@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from democrai_sandbox.access import Access
-    from democrai_sandbox.guard import EndpointObserver
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.policy import AccessRule, Subject
     from democrai_sandbox.runtime.children.launch_request import ChildLauncher
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError, SpawnFailed
 from democrai_sandbox.guard import _core
-from democrai_sandbox.kernel.egress.allowlist import NotMaterialised, endpoints_of
+from democrai_sandbox.kernel.egress.allowlist import ChildCgroup, Endpoint, NotMaterialised, endpoints_of
 from democrai_sandbox.kernel.seccomp import Inet, child_profile, program
 from democrai_sandbox.kernel.spawn import Enforcement, SpawnOrder, confinement_of, enforcement_of
-from democrai_sandbox.kernel.spawn.confinement import ResourceLimits
-from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, ModuleManifest
+from democrai_sandbox.kernel.spawn.confinement import ChildConfinement, ResourceLimits
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, Limits, Manifest, ModuleManifest
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import Operation, ResourceType, TargetKind, is_at_or_below, parse_declaration
 from democrai_sandbox.runtime.child_process import wait_until_readable
@@ -37,11 +37,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel import FlowLog
-    from democrai_sandbox.kernel.egress.allowlist import ChildCgroup, Endpoint
     from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.kernel.spawn import SpawnedChild, SpawnServer
-    from democrai_sandbox.kernel.spawn.confinement import ChildConfinement
-    from democrai_sandbox.manifests import Limits, Manifest
     from democrai_sandbox.policy import AccessRule, Subject
     from democrai_sandbox.runtime.children.launch_request import LaunchRequest
 

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors import SandboxDenied
 from democrai_sandbox.guard import own_code
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.calls.outcome import DENIED, FAILED, VALUE, describe, know_errors
+from democrai_sandbox.runtime.calls.outcome import DENIED, FAILED, VALUE, Outcome, describe, know_errors
 from democrai_sandbox.runtime.child_process import settle_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.runtime.calls.outcome import Outcome
 
 PACKAGE = "democrai_extensions"
 SURFACES = ("render", "action", "command", "task", "method", "tool", "agent", "pipeline", "step")

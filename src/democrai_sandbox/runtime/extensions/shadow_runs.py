@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.access.checks import ANSWERS
 from democrai_sandbox.access.targets import TargetParser
-from democrai_sandbox.policy import InvalidInputError, SandboxError
+from democrai_sandbox.policy import InvalidInputError, SandboxError, Subject
 from democrai_sandbox.runtime.access_environment import question_of
 from democrai_sandbox.runtime.store.registration_rows import MOST_FINDINGS, ShadowDifference, ShadowEffect
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.node import AccessNode
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.store import RuntimeStore, ShadowRun
 
     Apply = Callable[[Subject, str | None], str]

@@ -15,20 +15,18 @@ import sys
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from democrai_sandbox import policy
 from democrai_sandbox._util.atomic_file import atomic_write
 from democrai_sandbox.errors.extensions import InstallBusy
-from democrai_sandbox.manifests import EngineManifest, ExtractorManifest
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, Manifest
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER
 from democrai_sandbox.runtime.worker.process import WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
 
-    from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 

@@ -15,7 +15,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from democrai_sandbox.guard import configure_guard
+from democrai_sandbox.guard import AccessQuestion, configure_guard
 from democrai_sandbox.guard.contexts import ACCESS, IDENTITY, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND, make_guard
 from democrai_sandbox.policy import AccessDecision, DecisionCode, chain_from_list, rules_from_json
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from democrai_sandbox.errors import SandboxDenied
-    from democrai_sandbox.guard import AccessQuestion
 
 CONTROL = "DEMOCRAI_INSTALL_CONTROL"
 """Descriptor by which a child reaches the host. Its children do not inherit it: ``DEMOCRAI_*`` is set anew for them."""

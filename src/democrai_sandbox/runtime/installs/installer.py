@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, cast
 from democrai_sandbox import policy
 from democrai_sandbox.errors import InstallFailed, NotInstalled
 from democrai_sandbox.errors.extensions import InstallBusy
-from democrai_sandbox.guard import child_environment
+from democrai_sandbox.guard import AccessQuestion, Decider, child_environment
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.runtime.access_environment import question_of
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER, host_environment
 from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
-from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
+from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
 from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
-from democrai_sandbox.runtime.worker.process import PlainStarter
+from democrai_sandbox.runtime.worker.process import PlainStarter, WorkerStarter
 
 from . import environments, runner
 from .environments import InstalledEnvironment, InstallReporter, InstallStage, InstallState, InstallStatus, InstallStep
@@ -35,13 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from democrai_sandbox.guard import AccessQuestion, Decider
     from democrai_sandbox.manifests import EngineManifest, Install, Manifest, ManifestKind
     from democrai_sandbox.policy import Subject
     from democrai_sandbox.policy.subjects import CallIdentity
     from democrai_sandbox.runtime.confinement.confinement import Confinement
-    from democrai_sandbox.runtime.extensions.registry import Registry
-    from democrai_sandbox.runtime.worker.process import WorkerStarter
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 5.0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from democrai_sandbox.errors import GuardUsageError
 from democrai_sandbox.errors.services import McpBusy, McpDisabled, McpMissing, McpToolFailed, McpUnknown
-from democrai_sandbox.guard import is_guarded, plain
+from democrai_sandbox.guard import Guard, is_guarded, plain
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, Subject, SubjectKind
 from democrai_sandbox.policy.text import invisible_character
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.access.checks import AccessService
-    from democrai_sandbox.guard import Guard
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import McpServer
     from democrai_sandbox.runtime.store import RuntimeStore

@@ -6,10 +6,10 @@ import asyncio
 import re
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.errors.services import MediaBusy, MediaClosed, MediaRedirectRefused, MediaTimeout, MediaTooLarge
@@ -24,8 +24,6 @@ from .values import Asker, MediaHead, MediaLimits, MediaResult, rules_of
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator, Mapping
-    from concurrent.futures import Executor
-    from typing import Self
 
     from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.guard import AccessQuestion, Guard

@@ -9,7 +9,7 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, Unpack, cast
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, RuntimeServiceFailed
 from democrai_sandbox.errors.services import MediaBusy, MediaClosed, MediaError, MediaTimeout
@@ -24,7 +24,6 @@ from .values import Asker, MediaLimits, MediaResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-    from typing import Self, Unpack
 
     from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns

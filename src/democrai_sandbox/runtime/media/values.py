@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.guard.interface import RawView
-from democrai_sandbox.policy import Subject, SubjectKind
+from democrai_sandbox.policy import AccessRule, Subject, SubjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from democrai_sandbox.policy import AccessRule
 
 
 @dataclass(frozen=True, slots=True)

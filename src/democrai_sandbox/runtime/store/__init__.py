@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from democrai_sandbox.access.store import open_database
 from democrai_sandbox.access.store.audit_log import SYSTEM
-from democrai_sandbox.access.store.database import DatabaseStore, query, transaction
+from democrai_sandbox.access.store.database import Database, DatabaseStore, query, transaction
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
 from . import registration_rows, task_rows
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from democrai_sandbox.access.store.database import Database
     from democrai_sandbox.manifests import McpServer
 
 

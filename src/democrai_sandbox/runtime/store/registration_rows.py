@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from democrai_sandbox.access.store.audit_log import SYSTEM, AuditEntry, Ledger
 from democrai_sandbox.access.store.tables import from_row
@@ -37,7 +37,6 @@ from .values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from sqlalchemy import Row
 
 _log = logging.getLogger("democrai_sandbox.runtime")
 _FIELDS = ("name", "transport", "endpoint_url", "enabled", "timeout_ms")

@@ -5,7 +5,7 @@ The node that advances the due time of a schedule gets the current run, so one n
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -18,8 +18,6 @@ from . import values
 from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState, is_unfinished, schedules, tasks
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from sqlalchemy import ColumnElement, Row
 
 LARGEST_PAGE = 1000

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.guard import door
+from democrai_sandbox.guard import Guard, door
 from democrai_sandbox.policy import Subject
 from democrai_sandbox.runtime.calls.outcome import plain_result
 
@@ -18,7 +18,6 @@ from .process import NOBODY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from democrai_sandbox.guard import Guard
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.runtime.calls.invocation import GuardFactory
     from democrai_sandbox.runtime.extensions.importer import Surface

@@ -20,12 +20,11 @@ from democrai_sandbox.errors.extensions import FrameError, WorkerCrashed, Worker
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
 from .codec import Frame, FrameReader, SharedMemory, decode, decode_text, encode, encode_parts, unsent
-from .process import command_of, environment_of
+from .process import WorkerHostServices, WorkerProcess, WorkerSpec, WorkerStarter, command_of, environment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .process import WorkerHostServices, WorkerProcess, WorkerSpec, WorkerStarter
 
 _BYTES_PER_VALUE = 32
 """Cost of a value in addition to its bytes: a small text can decode to many objects."""

@@ -16,7 +16,7 @@ from democrai_sandbox.errors.extensions import WorkerBroken, WorkerFailed
 from democrai_sandbox.policy import SandboxError
 
 from .host_requests import KnownCaller
-from .process import NOBODY, PlainStarter
+from .process import NOBODY, PlainStarter, SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
 from .session import WorkerSession
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy.subjects import CallIdentity
 
-    from .process import SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
 
 __all__ = ["WorkerEvent", "WorkerHandle"]
 

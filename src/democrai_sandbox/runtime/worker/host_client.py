@@ -11,22 +11,19 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import ExternalAccessCheckFailed, ResultInvalid
+from democrai_sandbox.errors import ExternalAccessCheckFailed, ResultInvalid, SandboxDenied
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, ResourceType
 from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
-from .calls import present_number
+from .calls import WorkerCalls, present_number
 from .codec import FrameReader, SharedMemory, frame_of, unsent, whole_frame, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion, Door, ObservedEndpoint
     from democrai_sandbox.guard.interface import RawView
-
-    from .calls import WorkerCalls
 
 
 class WorkerSocket:

@@ -20,14 +20,13 @@ from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests.coverage import Coverage
 from democrai_sandbox.runtime.calls.outcome import describe
 
-from .process import NOBODY, ConnectionReport
+from .process import NOBODY, ConnectionReport, WorkerHostServices, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from democrai_sandbox.policy.subjects import CallIdentity
 
-    from .process import WorkerHostServices, WorkerSpec
     from .session import PendingCall
 
 _QUESTION = 12

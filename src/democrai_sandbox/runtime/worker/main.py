@@ -20,27 +20,23 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.guard import access_changed, configure_guard, own_process
+from democrai_sandbox.guard import Decider, Door, Guard, access_changed, configure_guard, own_process
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import recorded
 from democrai_sandbox.runtime.calls.invocation import GuardFactory
 from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe, watch_reports
 from democrai_sandbox.runtime.extensions import importer
-from democrai_sandbox.runtime.extensions.importer import capture_import
+from democrai_sandbox.runtime.extensions.importer import Surface, capture_import
 
 from . import host_client
-from .calls import CallRunner, WorkerCall, WorkerCalls
+from .calls import CallRunner, Job, WorkerCall, WorkerCalls
 from .codec import SharedMemory
 from .process import NOBODY, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from democrai_sandbox.guard import Decider, Door, Guard
-    from democrai_sandbox.runtime.extensions.importer import Surface
-
-    from .calls import Job
 
 # ---- frames below the subject's code ---------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.guard.contexts import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy import AccessDecision, InvalidInputError
 from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.child_process import (
     BASE_INTERPRETER,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
-    from democrai_sandbox.policy import AccessDecision
 
 
 class WorkerSpec(NamedTuple):

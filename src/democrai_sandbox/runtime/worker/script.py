@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import SandboxDenied
-from democrai_sandbox.guard import configure_guard, own_code, own_process
+from democrai_sandbox.guard import Guard, configure_guard, own_code, own_process
 from democrai_sandbox.policy import Operation, ResourceType, is_at_or_below, rules_from_json
 from democrai_sandbox.runtime.calls.access_recorder import recorded
 from democrai_sandbox.runtime.extensions import importer
@@ -21,9 +21,7 @@ from .process import NOBODY, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
-    from democrai_sandbox.guard import Guard
 
 _LARGEST = 64 * 1024 * 1024
 _FAILED, _INTERRUPTED = 1, 130

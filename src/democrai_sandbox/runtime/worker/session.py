@@ -21,14 +21,12 @@ from democrai_sandbox.runtime.calls.invocation import DeadlineTimer
 from democrai_sandbox.runtime.calls.outcome import VALUE, release
 
 from .channel import Channel
-from .host_requests import HostRequests
-from .process import NOBODY, SurfaceInfo
+from .host_requests import HostRequests, KnownCaller
+from .process import NOBODY, SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from .host_requests import KnownCaller
-    from .process import WorkerHostServices, WorkerSpec, WorkerStarter
 
 CREDIT = 16
 """Stream items that may be in transit."""
