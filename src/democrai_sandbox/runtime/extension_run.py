@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from .store import Progress
 
-__all__ = ["Installation", "Recording"]
 
 _MOST = 100_000
 _MOST_DENIED = 10_000

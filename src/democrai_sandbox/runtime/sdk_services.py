@@ -18,6 +18,8 @@ from democrai_sandbox.policy import SandboxError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
+
 
 def hidden(function: Callable[..., Any], owner: str = "runtime") -> Door:
     """Wrap a function so that guarded code can neither inspect nor call it."""
@@ -29,9 +31,6 @@ def hidden(function: Callable[..., Any], owner: str = "runtime") -> Door:
 
     return door(serve)
 
-
-if TYPE_CHECKING:
-    AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 _LOOK_SECONDS = 0.1
 _log = logging.getLogger(__name__)

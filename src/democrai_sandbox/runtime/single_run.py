@@ -236,6 +236,10 @@ class ConfinedRun:
         self._confiner = confiner
         self._rights = rights
         self._prepared = confiner.prepare(rights)
+        self.unenforced = self._prepared.enforcement.unenforced
+        """Rules that the kernel does not enforce, in words."""
+        self.closed = self._prepared.closed
+        """Writable folders that contain code of the host, so that the kernel allows no new files directly in them."""
         self.abi = abi
         self.starter = ConfinedStarter(confiner, lambda: rights)
         """For a worker, which has pipes as its streams."""
@@ -246,16 +250,6 @@ class ConfinedRun:
     def is_program(self) -> bool:
         """Whether it is not Python code, and so has no guard inside."""
         return bool(self._rights.execute)
-
-    @property
-    def unenforced(self) -> tuple[str, ...]:
-        """Rules that the kernel does not enforce, in words."""
-        return self._prepared.enforcement.unenforced
-
-    @property
-    def closed(self) -> tuple[str, ...]:
-        """Writable folders that contain code of the host, so that the kernel allows no new files directly in them."""
-        return self._prepared.closed
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import cache
+from inspect import CO_COROUTINE
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExtensionFailed, ExternalAccessCheckFailed, ResultInvalid, SandboxDenied
@@ -41,7 +42,6 @@ class Called(NamedTuple):
     """A function of a subject, called only inside that subject's guard."""
 
     function: Callable[..., Any]
-    is_async: bool
     typed: bool = True
     """Whether it takes arguments by name, as annotated; otherwise it takes one value unchanged."""
 
@@ -108,7 +108,7 @@ def caller(called: Called) -> Callable[[Any], Awaitable[Outcome]]:
         outcome: Outcome = await threads.run(capture, call, given)
         return outcome
 
-    return call_async if called.is_async else call_sync
+    return call_async if flags_of(function) & CO_COROUTINE else call_sync
 
 
 def settled(outcome: Outcome) -> Any:
@@ -356,21 +356,17 @@ class PipelineStep(NamedTuple):
 
     label: str
     """``tool:demo.collect``, ``agent:demo.writer``, ``pipeline:demo.rest`` or ``function:shape``."""
-    entrance: Entrance | None
-    called: Called | None
-    """Function of the pipeline itself, which runs as the pipeline."""
+    run: Callable[[Any], Awaitable[Outcome]]
+    """Calls it with one value."""
     reports: bool = False
     """Whether it is an agent or a pipeline, which report statistics in addition to their value."""
-    only: str = ""
-    """Name of its only parameter, or of its only required one."""
 
 
 def pipeline_body(
-    name: str, first: Called, parts: tuple[PipelineStep, ...], seconds: float | None
+    name: str, first: Called, steps: tuple[PipelineStep, ...], seconds: float | None
 ) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
     """Return the function that runs inside the guard. Its outcome has the value, turns, calls and denials."""
     begin = caller(first)
-    steps = [(step, _runner(step)) for step in parts]
 
     async def run(given: dict[str, Any]) -> Outcome:
         outcome = await begin(given)
@@ -380,8 +376,8 @@ def pipeline_body(
         task = asyncio.current_task()
         before = task.cancelling() if task else 0
         turns, calls, denials = 0, 0, []
-        for number, (step, go) in enumerate(steps, 1):
-            outcome = await go(value)
+        for number, step in enumerate(steps, 1):
+            outcome = await step.run(value)
             if task and task.cancelling() > before:
                 raise asyncio.CancelledError  # the step swallowed the cancellation
             if not is_value(outcome):
@@ -396,19 +392,16 @@ def pipeline_body(
     return _within(seconds, f"pipeline {name}", run)
 
 
-def _runner(step: PipelineStep) -> Callable[[Any], Awaitable[Outcome]]:
-    if step.called is not None:
-        return caller(step.called)
-    entrance = step.entrance
-    assert entrance is not None  # noqa: S101 - a step is one or the other
+def entered(label: str, entrance: Entrance, only: str) -> Callable[[Any], Awaitable[Outcome]]:
+    """Return the call of an asset with one value; ``only`` is its only parameter, or its only required one."""
 
     async def go(value: Any) -> Outcome:
         if type(value) is dict:
             outcome: Outcome = await entrance(value)
-        elif step.only:
-            outcome = await entrance({step.only: value})
+        elif only:
+            outcome = await entrance({only: value})
         else:
-            expected = f"expected an object with the arguments of {step.label}, got something else"
+            expected = f"expected an object with the arguments of {label}, got something else"
             outcome = (ARGUMENTS, [["", expected, None]])
         return outcome
 

@@ -16,9 +16,9 @@ from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import DECLARED
 from democrai_sandbox.runtime.calls.invocation import GuardFactory
 
-from .asset_calls import caller
+from .asset_calls import Called, caller
 from .model import KINDS, Message, ToolCall, ToolOffer
-from .runtime import AiRuntime, called, own_places
+from .runtime import AiRuntime, own_places
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -96,7 +96,7 @@ def open_tool(name: str, surfaces: Iterable[Surface]) -> tuple[Surface, ...]:
     short = name.rpartition(".")[2]
     for surface in surfaces:
         if (surface.kind, surface.name) == ("tool", short):
-            return (surface._replace(function=cast("FunctionType", _by_name(caller(called(surface.function))))),)
+            return (surface._replace(function=cast("FunctionType", _by_name(caller(Called(surface.function))))),)
     raise InvalidInputError.of(f"the module declares no tool {short!r}")
 
 

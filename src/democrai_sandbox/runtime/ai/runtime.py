@@ -5,7 +5,6 @@ Each name that an asset uses is resolved before anything runs.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
 from types import FunctionType, MappingProxyType
@@ -204,7 +203,7 @@ class ResolvedAssets:
 
     def _body(self, asset: Asset) -> Body | None:
         if asset.kind is AssetKind.TOOL:
-            return self._apart(asset) or asset_calls.caller(called(asset.function))
+            return self._apart(asset) or asset_calls.caller(asset_calls.Called(asset.function))
         return self._agent(asset) if asset.kind is AssetKind.AGENT else self._pipeline(asset)
 
     def _agent(self, asset: Asset) -> Body | None:
@@ -217,7 +216,7 @@ class ResolvedAssets:
         return asset_calls.agent_body(
             asset_calls.AgentPlan(
                 asset.name,
-                called(asset.function),
+                asset_calls.Called(asset.function),
                 asset.instructions,
                 NamedModel(asset.model, self._models),
                 tuple(
@@ -245,11 +244,12 @@ class ResolvedAssets:
         ready = tuple(step for step in steps if step is not None)
         if len(ready) < len(steps):
             return None
-        return asset_calls.pipeline_body(asset.name, called(asset.function), ready, asset.seconds)
+        return asset_calls.pipeline_body(asset.name, asset_calls.Called(asset.function), ready, asset.seconds)
 
     def _step(self, asset: Asset, step: str | Callable[..., Any]) -> asset_calls.PipelineStep | None:
         if not isinstance(step, str):
-            return asset_calls.PipelineStep(f"function:{asset_calls.name_of(step)}", None, called(step, typed=False))
+            run = asset_calls.caller(asset_calls.Called(step, typed=False))
+            return asset_calls.PipelineStep(f"function:{asset_calls.name_of(step)}", run)
         kind, colon, name = step.partition(":")
         if colon and kind in tuple(AssetKind):
             used = self._used(asset, AssetKind(kind), name, "steps")
@@ -260,7 +260,8 @@ class ResolvedAssets:
             if used is not None:
                 self._refuse(asset, "steps", f"{used.label} cannot be used because it is broken")
             return None
-        return asset_calls.PipelineStep(used.label, made, None, used.kind is not AssetKind.TOOL, _only(used.schema))
+        run = asset_calls.entered(used.label, made, _only(used.schema))
+        return asset_calls.PipelineStep(used.label, run, used.kind is not AssetKind.TOOL)
 
     def _used(self, asset: Asset, kind: AssetKind, name: str, option: str) -> Asset | None:
         try:
@@ -285,11 +286,6 @@ class ResolvedAssets:
         )
         self._refuse(asset, "steps", message)
         return None
-
-
-def called(function: Callable[..., Any], *, typed: bool = True) -> asset_calls.Called:
-    """Return the call information of a function."""
-    return asset_calls.Called(function, bool(asset_calls.flags_of(function) & inspect.CO_COROUTINE), typed)
 
 
 def offer_names(tools: Iterable[Asset]) -> dict[str, str]:

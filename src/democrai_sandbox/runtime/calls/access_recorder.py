@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-__all__ = ["DECLARED", "AccessOrigin", "RecordedAccess", "RecordingDecider", "needed", "recorded"]
-
 OWN, LIBRARY, IMPORTING, DECLARED = "own", "library", "import", "declared"
 _CHANGES = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
 _MACHINERY = "<frozen importlib"

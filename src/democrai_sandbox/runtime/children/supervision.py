@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from .launch_request import ChildLauncher, ChildProgram, LaunchRequest
 
+    Wanted = Callable[[], bool]
+
 MARK = "DEMOCRAI_CHILD"
 _ROUNDS = 5
 
@@ -60,31 +62,21 @@ def _end(number: int, wanted: bytes) -> bool:
     except ProcessLookupError:
         return False
     except OSError:  # some containers refuse it with EPERM, and old kernels lack it
-        return _end_by_number(number, wanted)
+        handle = -1
     try:
         if wanted not in _environment(number):
             return False
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        else:  # pids are assigned in turn, so one is not reused within a moment
+            os.kill(number, signal.SIGKILL)
     except OSError:
         return False
     finally:
-        os.close(handle)
+        if handle >= 0:
+            os.close(handle)
     return True
 
-
-def _end_by_number(number: int, wanted: bytes) -> bool:
-    """Kill a process without a pidfd: pids are assigned in turn, so one is not reused within a moment."""
-    if wanted not in _environment(number):
-        return False
-    try:
-        os.kill(number, signal.SIGKILL)
-    except OSError:
-        return False
-    return True
-
-
-if TYPE_CHECKING:
-    Wanted = Callable[[], bool]
 
 _CHUNK = 65536
 _LOOK = 0.25
@@ -233,7 +225,7 @@ class Supervision:
         """Read the rest of the pipes; return whether that was all. A reader may take as long as the child's timeout."""
         deadline = monotonic() + _DRAIN
         patience = monotonic() + self._limits.timeout
-        while pump.is_open:
+        while pump.open:
             now = monotonic()
             if pump.is_waiting and not self._stopped and now < patience and self._wanted():
                 deadline = now + _DRAIN
@@ -257,22 +249,18 @@ class _Pump:
     ) -> None:
         self._given = given
         self._input = child.stdin
-        self._open = {child.stdout: outputs[0], child.stderr: outputs[1]}
+        self.open = {child.stdout: outputs[0], child.stderr: outputs[1]}
+        """Outputs by descriptor, while more may come."""
         self._ended_fd = child.ended
         self._woken = woken
         self.ended = False
-        for descriptor in (*self._open, *(() if child.stdin is None else (child.stdin,))):
+        for descriptor in (*self.open, *(() if child.stdin is None else (child.stdin,))):
             set_blocking(descriptor, False)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether more output may come."""
-        return bool(self._open)
 
     @property
     def is_waiting(self) -> bool:
         """Whether a reader has to take output before more can be read."""
-        return any(output.is_full() for output in self._open.values())
+        return any(output.is_full() for output in self.open.values())
 
     def step(self, seconds: float) -> None:
         """Wait for an event, and handle it."""
@@ -282,7 +270,7 @@ class _Pump:
             watched.register(self._ended_fd, POLLIN)
         if self._input is not None:
             watched.register(self._input, POLLOUT)
-        for descriptor, output in self._open.items():
+        for descriptor, output in self.open.items():
             if not output.is_full():
                 watched.register(descriptor, POLLIN)
         for descriptor, _ in watched.poll(max(1, min(seconds, 3600) * 1000)):
@@ -298,9 +286,9 @@ class _Pump:
 
     def close(self) -> None:
         """Close all open descriptors."""
-        for descriptor in (*self._open, *(() if self._input is None else (self._input,))):
+        for descriptor in (*self.open, *(() if self._input is None else (self._input,))):
             close(descriptor)
-        self._open, self._input = {}, None
+        self.open, self._input = {}, None
 
     def _read(self, descriptor: int) -> None:
         try:
@@ -310,9 +298,9 @@ class _Pump:
         except OSError:
             chunk = b""
         if chunk:
-            self._open[descriptor].add(chunk)
+            self.open[descriptor].add(chunk)
         else:
-            del self._open[descriptor]
+            del self.open[descriptor]
             close(descriptor)
 
     def _write(self) -> None:

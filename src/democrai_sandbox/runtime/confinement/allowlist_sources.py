@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.store import RuntimeStore
 
+    Configuration = Callable[[str, str], Mapping[str, Any]]
+    """Reads the stored configuration of an engine or extractor, by kind and name."""
+
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _RESOURCES = (ResourceType.FILESYSTEM, ResourceType.NETWORK)
 _PARTS = frozenset({"task", "tool", "agent", "pipeline", "skill"})
@@ -98,10 +101,6 @@ def rule_of(row: DecisionRow) -> AccessRule:
     """Return an approval as a rule; its target is already canonical."""
     return AccessRule(ResourceType(row.resource_type), Operation(row.operation), row.target, row.target)
 
-
-if TYPE_CHECKING:
-    Configuration = Callable[[str, str], Mapping[str, Any]]
-    """Reads the stored configuration of an engine or extractor, by kind and name."""
 
 PERMANENT = "access_policy_approvals"
 SESSION = "access_policy_session_approvals"

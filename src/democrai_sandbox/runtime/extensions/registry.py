@@ -62,21 +62,8 @@ class Registry:
 
     def __init__(self, extensions: Mapping[ManifestKind, Mapping[str, RegisteredExtension]]) -> None:
         self._found = MappingProxyType({kind: MappingProxyType(dict(extensions.get(kind, {}))) for kind in KINDS})
-
-    @property
-    def modules(self) -> Mapping[str, RegisteredExtension]:
-        """All modules by name."""
-        return self._found[ManifestKind.MODULE]
-
-    @property
-    def engines(self) -> Mapping[str, RegisteredExtension]:
-        """All engines by name."""
-        return self._found[ManifestKind.ENGINE]
-
-    @property
-    def extractors(self) -> Mapping[str, RegisteredExtension]:
-        """All extractors by name."""
-        return self._found[ManifestKind.EXTRACTOR]
+        self.modules, self.engines, self.extractors = self._found.values()
+        """All extensions of a kind, by name."""
 
     def __iter__(self) -> Iterator[RegisteredExtension]:
         """Yield all extensions, by kind."""

@@ -433,17 +433,8 @@ class FetchStream:
         """
         self._running = running
         self.head = head
+        self.status, self.headers = head.status, head.headers
         self._timer = loop.call_later(running.left + _GRACE, running.finish) if loop else None
-
-    @property
-    def status(self) -> int:
-        """Status of the response."""
-        return self.head.status
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that describe the content."""
-        return self.head.headers
 
     @property
     def from_cache(self) -> bool:

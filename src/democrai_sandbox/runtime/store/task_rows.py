@@ -52,23 +52,14 @@ def add(connection: Connection, task: NewTask, *, now: datetime) -> None:
 
 def start(connection: Connection, task_id: str, *, node: str, now: datetime) -> bool:
     """Mark a queued task of this node as running; False if it was canceled or marked as lost meanwhile."""
-    started = (
-        update(tasks)
-        .where(tasks.c.id == task_id, tasks.c.node == node, tasks.c.state == TaskState.QUEUED.value)
-        .where(tasks.c.cancel_requested == 0)
-        .values(state=TaskState.RUNNING.value, started_at=now, heartbeat_at=now)
-    )
-    return connection.execute(started).rowcount == 1
+    queued = (tasks.c.node == node, tasks.c.state == TaskState.QUEUED.value, tasks.c.cancel_requested == 0)
+    return _change(connection, task_id, *queued, state=TaskState.RUNNING.value, started_at=now, heartbeat_at=now)
 
 
 def say_progress(connection: Connection, task_id: str, progress: Progress, *, node: str, now: datetime) -> bool:
     """Store the progress of a running task."""
-    said = (
-        update(tasks)
-        .where(tasks.c.id == task_id, tasks.c.node == node, tasks.c.state == TaskState.RUNNING.value)
-        .values(progress=values.progress_to_json(progress), heartbeat_at=now)
-    )
-    return connection.execute(said).rowcount == 1
+    running = (tasks.c.node == node, tasks.c.state == TaskState.RUNNING.value)
+    return _change(connection, task_id, *running, progress=values.progress_to_json(progress), heartbeat_at=now)
 
 
 def finish(
@@ -92,14 +83,12 @@ def finish(
     if state is TaskState.DONE:
         columns["result"] = values.to_json(result, longest=values.LONGEST_RESULT, pointer="/result")
     open_still = is_unfinished | (tasks.c.state == TaskState.LOST.value)
-    ended = update(tasks).where(tasks.c.id == task_id, tasks.c.node == node, open_still).values(columns)
-    return connection.execute(ended).rowcount == 1
+    return _change(connection, task_id, tasks.c.node == node, open_still, **columns)
 
 
 def request_cancel(connection: Connection, task_id: str) -> bool:
     """Request the cancellation of a task on its node; False if it has ended."""
-    asked = update(tasks).where(tasks.c.id == task_id, is_unfinished).values(cancel_requested=1)
-    return connection.execute(asked).rowcount == 1
+    return _change(connection, task_id, is_unfinished, cancel_requested=1)
 
 
 def beat(connection: Connection, *, node: str, now: datetime) -> tuple[str, ...]:
@@ -130,12 +119,13 @@ def retry(connection: Connection, task_id: str, *, node: str, now: datetime) -> 
     again = (TaskState.FAILED.value, TaskState.CANCELLED.value, TaskState.LOST.value)
     fresh: dict[str, Any] = {"progress": values.progress_to_json(Progress()), "failure": "", "cancel_requested": 0}
     fresh |= {"started_at": None, "finished_at": None, "heartbeat_at": now}
-    queued = (
-        update(tasks)
-        .where(tasks.c.id == task_id, tasks.c.state.in_(again))
-        .values(state=TaskState.QUEUED.value, node=node, attempt=tasks.c.attempt + 1, **fresh)
-    )
-    return connection.execute(queued).rowcount == 1
+    fresh |= {"state": TaskState.QUEUED.value, "node": node, "attempt": tasks.c.attempt + 1}
+    return _change(connection, task_id, tasks.c.state.in_(again), **fresh)
+
+
+def _change(connection: Connection, task_id: str, *still: ColumnElement[bool], **columns: Any) -> bool:
+    """Change a task; False if one of the conditions is not true of it any more."""
+    return connection.execute(update(tasks).where(tasks.c.id == task_id, *still).values(columns)).rowcount == 1
 
 
 def find(connection: Connection, task_id: str) -> Task:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy.subjects import CallIdentity
 
 
-__all__ = ["WorkerEvent", "WorkerHandle"]
-
-
 class WorkerEvent(StrEnum):
     """Change of a worker's process that its host counts."""
 
