@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter, defaultdict
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
@@ -20,7 +21,7 @@ from .access_environment import caller_of
 from .sdk_services import SdkFutures
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.guard import Decider
@@ -48,7 +49,7 @@ class _OpenStream:
 
     runtime: InstalledRuntime
     owner: tuple[Any, ...]
-    items: AsyncIterator[Any]
+    items: AsyncGenerator[Any, None]
     busy: bool = False
 
 
@@ -72,7 +73,7 @@ class EngineServices:
     def call(self, view: RawView | None, address: Any, params: Any, seconds: Any) -> Any:
         """Return a future of a method's result; its address is the kind, the name, and the method."""
         runtime, chain, caller = self._checked(view, address, params, seconds)
-        _, name, method = address
+        name, method = address[1:]
         return runtime.promises.promise(runtime.call(name, method, params, caller, ancestors=chain, timeout=seconds))
 
     def open(self, view: RawView | None, address: Any, params: Any, seconds: Any) -> str:
@@ -276,15 +277,12 @@ class InstalledRuntime:
         params: Mapping[str, Any] | None = None,
         caller: CallIdentity = NOBODY,
         **options: Unpack[CallOptions],
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield the items of a method as they arrive."""
         worker = await self._worker(name)
-        items = worker.stream(METHOD, method, params, caller=caller, **options)
-        try:
+        async with aclosing(worker.stream(METHOD, method, params, caller=caller, **options)) as items:
             async for item in items:
                 yield item
-        finally:
-            await items.aclose()  # type: ignore[attr-defined] # a generator
 
     def configuration(self, name: str) -> Mapping[str, Any]:
         """Return the stored configuration that the running worker was started with."""

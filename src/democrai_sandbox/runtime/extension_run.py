@@ -29,7 +29,8 @@ from democrai_sandbox.runtime.calls.access_recorder import DECLARED, RecordedAcc
 
 from .ai.model import KINDS
 from .ai.runtime import run_in_worker
-from .children import ChildLauncher, ChildService, PathRights
+from .children.path_rights import PathRights
+from .children.service import ChildService
 from .worker.handle import WorkerHandle
 from .worker.process import ConnectionReport, WorkerSpec, WorkerStarter
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.guard.interface import RawView
 
+    from .children.launch_request import ChildLauncher
     from .store import Progress
 
 
@@ -314,7 +316,7 @@ class ExtensionRun:
         self._worker = WorkerHandle(self._spec(), self._host, starter=self._starter)
         try:
             if self._children is not None:
-                self._wait(_opened(self._children))
+                self._loop.call_soon_threadsafe(self._children.open)
             surfaces = self._wait(self._worker.start())
         except BaseException:
             self.__exit__()
@@ -426,10 +428,6 @@ class ExtensionRun:
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         # The worker enforces the timeout, and needs a little longer to stop a call that hangs: this is only a fallback.
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout * 2 + _LONGEST_STOP)
-
-
-async def _opened(children: ChildService) -> None:
-    children.open()  # on the running loop
 
 
 async def _rest(seconds: float) -> None:

@@ -26,7 +26,8 @@ from democrai_sandbox.runtime.media.service import Media, MediaServices
 
 from . import sdk_services
 from .access_environment import GuardSurroundings
-from .children import ChildService, PathRights
+from .children.path_rights import PathRights
+from .children.service import ChildService
 from .engines import EngineServices, InstalledRuntime
 from .mcp import McpRuntime, McpSettings
 from .modules import ACTION, IsolatedWorkers, LoadedModule, ModuleRuntime

@@ -19,7 +19,7 @@ from democrai_sandbox.guard.runtime_paths import read_only_paths
 from democrai_sandbox.kernel import FlowLog
 from democrai_sandbox.kernel.landlock.rights import landlock_support
 from democrai_sandbox.kernel.seccomp import process_filter as seccomp
-from democrai_sandbox.kernel.spawn import SpawnedChild, SpawnServer
+from democrai_sandbox.kernel.spawn import SpawnedChild, SpawnOrder, SpawnServer
 from democrai_sandbox.kernel.status import ControlState
 from democrai_sandbox.policy import Operation, ResourceType, SandboxError, is_at_or_below
 from democrai_sandbox.runtime.calls.outcome import release
@@ -27,7 +27,7 @@ from democrai_sandbox.runtime.worker.codec import FrameReader, encode
 from democrai_sandbox.runtime.worker.process import WorkerSpec, command_of, environment_of
 
 from .child_process import child_handle
-from .confinement.confiner import ConfinedChild, ConfinedStarter, Confiner, ProgramStart, started_programs
+from .confinement.confiner import ConfinedChild, ConfinedStarter, Confiner, started_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -263,7 +263,7 @@ class ConfinedRun:
     def start(self, command: Command) -> _SingleRunChild:
         """Start a program with the given streams."""
         path = command.program or command.argv[0]
-        what = ProgramStart(path, command.argv, command.environment, command.folder, command.pass_fds)
+        what = SpawnOrder(path, command.argv, command.environment, command.folder, pass_fds=command.pass_fds)
         child = self._confiner.start(self._prepared, what, command.streams)
         return _SingleRunChild(child, self._confiner, self._prepared)
 

@@ -66,7 +66,6 @@ class TaskRuntime:
         *,
         node: str,
         settings: TaskSettings | None = None,
-        clock: Callable[[], datetime] = utc_now,
         started: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """Take the store and ``node``, the name of this process among those that share the store.
@@ -78,7 +77,6 @@ class TaskRuntime:
         self._run_surface = run_surface
         self._node = node
         self._settings = settings or TaskSettings()
-        self._clock = clock
         self._threads = SubjectThreads(1, "runtime-tasks")
         """The thread for the store: operations run one after the other."""
         self.jobs = Jobs(self._settings)
@@ -102,7 +100,7 @@ class TaskRuntime:
         self._closing = False
         self._threads = SubjectThreads(1, "runtime-tasks")  # a stopped one cannot start again
         lost = await self._stored(
-            self._store.mark_lost, silent_since=self._silent_since(), now=self._clock(), node=self._node
+            self._store.mark_lost, silent_since=self._silent_since(), now=utc_now(), node=self._node
         )
         if lost:
             _log.warning("marked tasks of an ended process as lost: %s", ", ".join(lost))
@@ -144,7 +142,7 @@ class TaskRuntime:
         job = self._declared.job(module, name, params, caller, timeout=timeout)
         self.jobs.reserve(module)
         try:
-            await self._stored(self._store.add_task, job.record(self._node), now=self._clock())
+            await self._stored(self._store.add_task, job.record(self._node), now=utc_now())
         finally:
             self.jobs.release(module)
         self._enqueue(job)
@@ -284,8 +282,8 @@ class TaskRuntime:
                 canceled = await self._stored(self._store.beat, **self._here()) if len(self.jobs) else ()
                 for job in filter(None, map(self.jobs.get, canceled)):
                     self._end(job, "it was canceled")
-                await self._stored(self._store.mark_lost, silent_since=self._silent_since(), now=self._clock())
-                now = self._clock()
+                await self._stored(self._store.mark_lost, silent_since=self._silent_since(), now=utc_now())
+                now = utc_now()
                 if self._pruned is None or now - self._pruned >= _HOUR:
                     self._pruned = now
                     await self._stored(self._store.prune_tasks, before=now - self._settings.keep)
@@ -319,22 +317,22 @@ class TaskRuntime:
             try:
                 if entry.due is None:
                     entry.due = await self._stored(
-                        self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock()
+                        self._store.ensure_schedule, entry.module, entry.name, entry.every, now=utc_now()
                     )
-                elif entry.due <= self._clock():
+                elif entry.due <= utc_now():
                     entry.due = await self._claim(entry, entry.due)
             except StoreUnavailable:
                 return _PAUSE
             except Exception:  # noqa: BLE001 - one failing entry must not stop the others
                 _log.exception("the schedule of %s.%s failed", entry.module, entry.name)
-                entry.due = self._clock() + timedelta(seconds=_PAUSE)
+                entry.due = utc_now() + timedelta(seconds=_PAUSE)
         times = [entry.due for entry in self._schedule.values() if entry.due is not None]
-        left = (min(times) - self._clock()).total_seconds() if times else _LONGEST_SLEEP
+        left = (min(times) - utc_now()).total_seconds() if times else _LONGEST_SLEEP
         return min(max(left, 0.001), _LONGEST_SLEEP)
 
     async def _claim(self, entry: ScheduleEntry, due: datetime) -> datetime:
         """Try to claim the run of a due entry; leave it to another node if the queue is full."""
-        now = self._clock()
+        now = utc_now()
         if not self.jobs.has_room(entry.module):
             return now + timedelta(seconds=1)
         job = self._declared.job(entry.module, entry.name, {}, Caller(), scheduled=True)
@@ -360,10 +358,10 @@ class TaskRuntime:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _here(self) -> dict[str, Any]:
-        return {"node": self._node, "now": self._clock()}
+        return {"node": self._node, "now": utc_now()}
 
     def _silent_since(self) -> datetime:
-        return self._clock() - timedelta(seconds=self._settings.silent_after)
+        return utc_now() - timedelta(seconds=self._settings.silent_after)
 
     def _check_open(self) -> None:
         if self.loop is None or self._closing:

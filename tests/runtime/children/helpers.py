@@ -11,7 +11,9 @@ def serve(world, *, decider=None, owned=None, protected=(), **settings):
     """Return the service of children, with its services installed and the guard configured."""
     from democrai_sandbox.guard import configure_guard
     from democrai_sandbox.runtime import sdk_services
-    from democrai_sandbox.runtime.children import ChildrenSettings, ChildService, PathRights
+    from democrai_sandbox.runtime.children.launch_request import ChildrenSettings
+    from democrai_sandbox.runtime.children.path_rights import PathRights
+    from democrai_sandbox.runtime.children.service import ChildService
 
     configure_guard(decider=decider, protected_paths=protected)
     children = ChildService(

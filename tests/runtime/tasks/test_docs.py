@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from democrai_sandbox.runtime.children import ChildrenSettings
-from democrai_sandbox.runtime.children.launch_request import base_environment
+from democrai_sandbox.runtime.children.launch_request import ChildrenSettings, base_environment
 from democrai_sandbox.runtime.task_queue import TaskSettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text(encoding="utf-8")

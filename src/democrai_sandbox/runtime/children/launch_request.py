@@ -123,24 +123,6 @@ def check_given(view: RawView | None, given: object, rights: PathRights) -> dict
     return dict(given)
 
 
-def child_environment(
-    view: RawView | None,
-    given: Mapping[str, str],
-    approved: tuple[AccessRule, ...],
-    *,
-    base: Mapping[str, str],
-    home: str,
-    mark: str,
-) -> dict[str, str]:
-    """Return the complete environment. Variables of the guard come last, so that the caller cannot replace them."""
-    made = {**base, "HOME": home, **given}
-    if view is not None:
-        # The subject can write the folder of the user's own Python packages.
-        made["PYTHONNOUSERSITE"] = "1"
-        made |= environment_of(view, approved)
-    return {**made, MARK: mark}
-
-
 def is_text(value: object, longest: int) -> bool:
     """Return whether a value is a string that a program can receive: without NUL, and encodable."""
     if type(value) is not str or "\0" in value or len(value) > longest:
@@ -238,20 +220,24 @@ class LaunchRequests:
         folder = self._folder(view, wanted.get("cwd"), home)
         program = self._program(view, words[0], folder, given.get("PATH", self._base["PATH"]))
         mark = hexlify(urandom(16)).decode()
-        approved = () if view is None else self._approved(view)
-        base = {**self._base, **self._git_variables(view, approved)}
-        environment = child_environment(view, given, approved, base=base, home=home, mark=mark)
+        environment = {**self._base, "HOME": home, **given} if view is None else self._environment(view, given, home)
         data = _input(wanted.get("input"))
         named = () if wanted.get("cwd") is None else (folder,)
-        order = LaunchRequest(
-            program, words, environment, folder, view, mark, with_input=data is not None, readable=named
-        )
+        made = {**environment, MARK: mark}
+        order = LaunchRequest(program, words, made, folder, view, mark, with_input=data is not None, readable=named)
         return order, self._limits(view, wanted), data or b""
 
-    def _git_variables(self, view: RawView | None, approved: tuple[AccessRule, ...]) -> dict[str, str]:
+    def _environment(self, view: RawView, given: Mapping[str, str], home: str) -> dict[str, str]:
+        """Return the environment. Variables of the guard come last, so that the caller cannot replace them."""
+        approved = self._approved(view)
+        # The subject can write the folder of the user's own Python packages.
+        last = {"PYTHONNOUSERSITE": "1", **environment_of(view, approved)}
+        return {**self._base, **self._git_variables(view, approved), "HOME": home, **given, **last}
+
+    def _git_variables(self, view: RawView, approved: tuple[AccessRule, ...]) -> dict[str, str]:
         """Return the variable without which git fails where the kernel refuses its settings for the machine."""
         reads = (rule.normalized_target for rule in approved if rule.operation is Operation.READ)
-        if view is None or any(is_at_or_below(_GIT_SETTINGS, target) for target in reads):
+        if any(is_at_or_below(_GIT_SETTINGS, target) for target in reads):
             return {}
         return {} if self._rights.is_declared(view, Operation.READ, _GIT_SETTINGS) else {"GIT_CONFIG_NOSYSTEM": "1"}
 

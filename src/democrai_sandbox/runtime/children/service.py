@@ -23,7 +23,7 @@ from .launch_request import ChildLauncher, ChildrenSettings, LaunchRequest, Laun
 from .supervision import ChildLimits, ChildOutput, FinishedChild, Supervision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.policy import AccessRule, Subject
@@ -243,7 +243,6 @@ class ChildService:
         settings: ChildrenSettings | None = None,
         launcher: ChildLauncher | None = None,
         home_of: Callable[[Subject], str] | None = None,
-        host_environment: Mapping[str, str] | None = None,
         longest: Callable[[RawView | None], float | None] = lambda _view: None,
         approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
     ) -> None:
@@ -253,10 +252,8 @@ class ChildService:
         caller.
         """
         self._settings = settings or ChildrenSettings()
-        host = dict(os.environ) if host_environment is None else host_environment
-        self._orders = LaunchRequests(
-            rights, self._settings, home_of or (lambda _subject: ""), host, longest=longest, approved=approved
-        )
+        home = home_of or (lambda _subject: "")
+        self._orders = LaunchRequests(rights, self._settings, home, os.environ, longest=longest, approved=approved)
         self._launcher = launcher or PopenLauncher()
         self._running: dict[str, RunningChild] = {}
         self._lock = threading.Lock()

@@ -37,15 +37,12 @@ def end_leftovers(mark: str) -> int:
     wanted = f"{MARK}={mark}".encode()
     ended = 0
     for _ in range(_ROUNDS):  # they may start more processes meanwhile
-        found = [number for number in _processes() if wanted in _environment(number)]
+        numbers = map(int, filter(str.isdecimal, os.listdir("/proc")))  # noqa: PTH208 - only the names are needed
+        found = [number for number in numbers if wanted in _environment(number)]
         if not found:
             break
         ended += sum(_end(number, wanted) for number in found)
     return ended
-
-
-def _processes() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - only the names are needed
 
 
 def _environment(number: int) -> list[bytes]:

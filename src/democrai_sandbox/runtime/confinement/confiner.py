@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from os import O_CLOEXEC, close, geteuid, mkdir, pipe2  # saved: a subject in this process could replace them
 from os.path import lexists
@@ -99,18 +100,6 @@ _enforcement_of = lru_cache(maxsize=256)(enforcement_of)
 """Depends only on its arguments, which are mostly the same for programs of one subject."""
 
 
-class ProgramStart(NamedTuple):
-    """A program to start."""
-
-    path: str
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    folder: str
-    pass_fds: tuple[int, ...] = ()
-    fork: bool = False
-    """Whether a fork of the template process can take its place."""
-
-
 class PreparedConfinement(NamedTuple):
     """Prepared confinement of a process that is not started yet."""
 
@@ -179,7 +168,7 @@ class Confiner:
         return prepared._replace(cgroup=cgroup)
 
     def start_with_pipes(
-        self, prepared: PreparedConfinement, what: ProgramStart, *, with_input: bool = False
+        self, prepared: PreparedConfinement, what: SpawnOrder, *, with_input: bool = False
     ) -> tuple[SpawnedChild, tuple[int, int, int]]:
         """Start it with pipes as its standard streams; also return our ends, with -1 for a missing input.
 
@@ -206,17 +195,16 @@ class Confiner:
             _close(theirs)
         return child, (ours[0], ours[1], ours[2])
 
-    def start(self, prepared: PreparedConfinement, what: ProgramStart, streams: tuple[int, int, int]) -> SpawnedChild:
+    def start(self, prepared: PreparedConfinement, what: SpawnOrder, streams: tuple[int, int, int]) -> SpawnedChild:
         """Start it with these descriptors as its standard streams. On failure, release the preparation."""
         try:
-            named = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True))
-            child = self._spawner.spawn(_order(prepared, what, named))
+            child = self._spawner.spawn(_confined(prepared, what, streams))
         except BaseException:
             self.release(prepared)
             raise
         if prepared.cgroup is not None:
             prepared.cgroup.close()
-        self._flow("child_started", subject=prepared.label, pid=child.pid, program=what.path)
+        self._flow("child_started", subject=prepared.label, pid=child.pid, program=what.program)
         return child
 
     def is_worker(self, argv: Sequence[str]) -> bool:
@@ -308,22 +296,20 @@ class Confiner:
                 self._noted.popitem(last=False)
 
 
-def _order(prepared: PreparedConfinement, what: ProgramStart, streams: dict[str, int]) -> SpawnOrder:
-    held = prepared.enforcement
-    return SpawnOrder(
-        program=what.path,
-        argv=what.argv,
-        environment=what.environment,
-        folder=what.folder,
-        pass_fds=what.pass_fds,
-        fork=what.fork,
+def _confined(prepared: PreparedConfinement, what: SpawnOrder, streams: tuple[int, int, int]) -> SpawnOrder:
+    """Return an order with its confinement and its standard streams."""
+    held, (stdin, stdout, stderr) = prepared.enforcement, streams
+    return replace(
+        what,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
         plan=held.plan,
         filter=held.filter,
         limits=held.limits,
         wall_seconds=None if held.wall_seconds is None else held.wall_seconds + _BACKSTOP,
         nice=held.nice,
         cgroup=-1 if prepared.cgroup is None else prepared.cgroup.descriptor,
-        **streams,
     )
 
 
@@ -433,7 +419,7 @@ class ConfinedChild:
         self.unenforced = prepared.enforcement.unenforced
         self.failure = ""
         self.timed_out = False
-        what = ProgramStart(order.program, order.argv, order.environment, order.folder)
+        what = SpawnOrder(order.program, order.argv, order.environment, order.folder)
         self._child: SpawnedChild
         self._child, pipes = confiner.start_with_pipes(prepared, what, with_input=order.with_input)
         stdin, self.stdout, self.stderr = pipes
@@ -490,7 +476,7 @@ class ConfinedStarter:
         """Start a program in a new session with these descriptors and without standard input."""
         prepared = await self._prepared()
         fork = self._confiner.is_worker(argv)
-        what = ProgramStart(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds), fork=fork)
+        what = SpawnOrder(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds), fork=fork)
         # On a thread, because the spawn server may block.
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(_starts, self._started, prepared, what)
@@ -506,7 +492,7 @@ class ConfinedStarter:
                 _starts.submit(work.result().discard)
             raise
 
-    def _started(self, prepared: PreparedConfinement, what: ProgramStart) -> ConfinedProcess:
+    def _started(self, prepared: PreparedConfinement, what: SpawnOrder) -> ConfinedProcess:
         try:
             return ConfinedProcess(self._confiner, prepared, what, self._ended)
         except BaseException:
@@ -552,7 +538,7 @@ class ConfinedProcess:
     """A process that the spawn server has started."""
 
     def __init__(
-        self, confiner: Confiner, prepared: PreparedConfinement, what: ProgramStart, on_end: Callable[[], None]
+        self, confiner: Confiner, prepared: PreparedConfinement, what: SpawnOrder, on_end: Callable[[], None]
     ) -> None:
         """Start it with pipes for both outputs; ``on_end`` is called on a thread when it has ended."""
         self._confiner = confiner

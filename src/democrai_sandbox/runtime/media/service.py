@@ -66,7 +66,6 @@ class Media:
         limits: MediaLimits | None = None,
         tls: ssl.SSLContext | None = None,
         cache_key: bytes | None = None,
-        log: MediaFlowLog | None = None,
         shadows: ShadowRuns | None = None,
     ) -> None:
         """Ask ``judge``, the access-policy service, about every URL that no rule of the subject covers.
@@ -76,7 +75,7 @@ class Media:
         self.limits = limits or MediaLimits()
         self._data_dir = data_dir
         self._key = cache_key or secrets.token_bytes(_KEY_BYTES)
-        self._log = log or MediaFlowLog()
+        self._log = MediaFlowLog()
         # Created here, so that the certificates are not read inside a guard.
         context = tls or ssl.create_default_context()
         self._parts = FetchParts(MediaAuthority(judge, self._log, shadows), self.limits, context, self._log)

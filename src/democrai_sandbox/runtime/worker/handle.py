@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
+from contextlib import aclosing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from .process import NOBODY, PlainStarter, SurfaceInfo, WorkerHostServices, Work
 from .session import WorkerSession
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from democrai_sandbox.policy.subjects import CallIdentity
 
@@ -111,8 +112,7 @@ class WorkerHandle:
     def access_changed(self) -> None:
         """Make the guard in the worker ask again after a decision changed. Thread-safe."""
         self._unsure = self._rights is not None
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell_change)
+        self._schedule(self._tell_change)
 
     def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
         """Compare the subject with a candidate's rules, as JSON, now and after a restart. Thread-safe.
@@ -120,8 +120,11 @@ class WorkerHandle:
         The empty text ends it. The rights of the subject do not change.
         """
         self.spec = self.spec._replace(candidate_access=access, candidate_imports=imports)
+        self._schedule(self._tell_candidate)
+
+    def _schedule(self, work: Callable[[], None]) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell_candidate)
+            self._loop.call_soon_threadsafe(work)
 
     @property
     def pid(self) -> int | None:
@@ -181,16 +184,16 @@ class WorkerHandle:
         ancestors: tuple[str, ...] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
         progress: Callable[..., Any] | None = None,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield the items of a surface. ``timeout`` applies to the wait for each item."""
         link = await self._ready()
         standing = KnownCaller(caller, ancestors)
-        items = link.stream((kind, name), params or {}, standing, self._seconds(timeout), progress)
         try:
-            async for item in items:
-                yield item
+            call = link.stream((kind, name), params or {}, standing, self._seconds(timeout), progress)
+            async with aclosing(call) as items:
+                async for item in items:
+                    yield item
         finally:
-            await items.aclose()  # type: ignore[attr-defined] # a generator
             self._used_at = link.time()
 
     def _seconds(self, timeout: float | None) -> float:

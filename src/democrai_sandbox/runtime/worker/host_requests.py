@@ -23,7 +23,7 @@ from democrai_sandbox.runtime.calls.outcome import describe
 from .process import NOBODY, ConnectionReport, WorkerHostServices, WorkerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from democrai_sandbox.policy.subjects import CallIdentity
 
@@ -192,7 +192,7 @@ class HostRequests:
         spec: WorkerSpec,
         host: WorkerHostServices,
         tell: Callable[[list[Any]], None],
-        standing: Callable[[], Iterable[KnownCaller]],
+        flights: Mapping[int, PendingCall],
     ) -> None:
         """Answer this worker's questions for the host, on behalf of its pending calls."""
         self._label = spec.label
@@ -200,13 +200,13 @@ class HostRequests:
         self._check = CallerCheck(spec)
         self._host = host
         self._tell = tell
-        self._standing = standing
+        self._flights = flights
         self._open = 0
         self._connections = 0
 
     def decide(self, number: int, fields: Any, flight: PendingCall | None) -> None:
         """Answer a question of the guard through the host's service; ``flight`` is the call it claims to belong to."""
-        found = self._check.question(fields, self._standing_of(flight))
+        found = self._check.question(fields, self._standing(flight))
         if found is None:
             self._tell(["answer", number, _told(_OVER)])
             return
@@ -218,9 +218,11 @@ class HostRequests:
         with serve(Caller(*standing.caller)):  # as in process: the service finds the task in which the subject works
             return self._host.decide(question)
 
-    def _standing_of(self, flight: PendingCall | None) -> Iterable[KnownCaller]:
-        """Return the pending calls, beginning with the one that code in the worker claims to belong to."""
-        return self._standing() if flight is None else (flight.standing, *self._standing())
+    def _standing(self, flight: PendingCall | None = None) -> Iterator[KnownCaller]:
+        """Yield the pending calls, beginning with the one that code in the worker claims to belong to."""
+        if flight is not None:
+            yield flight.standing
+        yield from (pending.standing for pending in self._flights.values())
 
     def saw(self, seen: Any) -> int:
         """Report checks that a candidate decides differently; return the number of entries."""
@@ -277,7 +279,7 @@ class HostRequests:
         """Call a service for code in the worker."""
         if type(name) is not str or type(args) is not list:
             raise FrameError("malformed service request")
-        found = self._check.view(who, self._standing_of(flight))
+        found = self._check.view(who, self._standing(flight))
         try:
             result = self._served(name, flight, found, args)
         except Exception as error:  # noqa: BLE001 - the worker raises it

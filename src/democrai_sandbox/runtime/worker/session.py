@@ -25,7 +25,7 @@ from .host_requests import HostRequests, KnownCaller
 from .process import NOBODY, SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
 
 CREDIT = 16
@@ -194,7 +194,7 @@ class WorkerSession:
         self.flights: dict[int, PendingCall] = {}
         """Calls that the worker has not ended."""
         self._deadlines = DeadlineTimer(self._loop, self.flights, self._expired)
-        self._requests = HostRequests(spec, host, self.channel.tell, self._standing)
+        self._requests = HostRequests(spec, host, self.channel.tell, self.flights)
         self._lane_is_free = True
         self._waits = False
         self._denials = 0
@@ -212,7 +212,9 @@ class WorkerSession:
             "done": self._done,
             "item": lambda number, value: self.flights[number].item(value),
             "ask": lambda number, fields, call: self._requests.decide(number, fields, self.flights.get(call)),
-            "door": self._wanted,
+            "door": lambda number, name, call, *asked: self._requests.serve(
+                number, name, self.flights.get(call), *asked
+            ),
             "denied": self._denied,
             "saw": self._saw,
             "observe": self._requests.observe,
@@ -324,7 +326,7 @@ class WorkerSession:
         standing: KnownCaller,
         seconds: float,
         progress: Callable[..., Any] | None,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield the items of a generator as they arrive; only a few are produced ahead."""
         info = self._surface(surface)
         if not info.is_stream:
@@ -388,9 +390,6 @@ class WorkerSession:
         if flight.number in self.flights:
             flight.cancelled = True
             self.channel.tell(["cancel", flight.number])
-
-    def _standing(self) -> Iterator[KnownCaller]:
-        return (flight.standing for flight in self.flights.values())
 
     def _limit(self, flight: PendingCall, seconds: float) -> None:
         """Set the deadline of a call, ``seconds`` from now."""
@@ -490,9 +489,6 @@ class WorkerSession:
         except SandboxError as error:
             if not self._ready.done():
                 _fail(self._ready, error)
-
-    def _wanted(self, number: int, name: str, call: int, who: Any, args: list[Any]) -> None:
-        self._requests.serve(number, name, self.flights.get(call), who, args)
 
     def _denied(self, outcome: Any) -> None:
         """Record a denial; beyond a limit, ignore further ones for a while."""
