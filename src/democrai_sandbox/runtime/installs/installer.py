@@ -65,11 +65,12 @@ class Installer:
         """Take the extension, whose manifest has to be sound, the starter of its processes, and its protected paths."""
         extension.require_sound()
         self.extension = extension
+        self.subject = extension.subject
         self.place = environments.EnvironmentFolder(settings.data_dir, extension.subject)
-        self._protected = protected or settings.protected
-        self._starter = starter
-        self._decider = decider
-        self._confinement = confinement
+        self.protected = protected or settings.protected
+        self.starter = starter
+        self.decider = decider
+        self.confinement = confinement
         self._timeout = timeout
         self._running = False
         self.progress: InstallStep | None = None
@@ -102,7 +103,7 @@ class Installer:
     def require(self) -> InstalledEnvironment:
         """Return the environment for the current manifest; raise ``NotInstalled`` if it is missing or outdated."""
         installed = self.place.installed()
-        subject = self.extension.subject
+        subject = self.subject
         fix = f"install it with 'democrai-sandbox extensions install {subject}', or on its page in the console"
         if installed is None:
             raise NotInstalled(f"{subject} is not installed; {fix}")
@@ -120,7 +121,7 @@ class Installer:
         leaves nothing behind, or leftovers that the next installation or ``recover`` removes.
         """
         if self._running:
-            raise InstallBusy(f"{self.extension.subject} is being installed")
+            raise InstallBusy(f"{self.subject} is being installed")
         self._running, self._problem = True, ""
         reporter = self._reporter(report)
         try:
@@ -140,20 +141,9 @@ class Installer:
         plan = await asyncio.to_thread(self.plan)
         installed = self.place.installed()
         if installed is None or installed.fingerprint != plan.fingerprint or again:
-            limits = NO_LIMITS if self._confinement is None else self._confinement.install_limits(self.extension)
-            builder = EnvironmentBuilder(
-                self.extension.subject,
-                self.declared,
-                self.place,
-                self._starter,
-                report,
-                protected=self._protected,
-                decider=self._decider,
-                confinement=self._confinement,
-                limits=limits,
-                timeout=min(self._timeout, limits.wall_seconds or self._timeout),
-                caller=caller,
-            )
+            limits = NO_LIMITS if self.confinement is None else self.confinement.install_limits(self.extension)
+            timeout = min(self._timeout, limits.wall_seconds or self._timeout)
+            builder = EnvironmentBuilder(self, report, limits, timeout, caller)
             installed = await builder.build(plan, lock)
             self.place.finish(installed)
             await asyncio.to_thread(self.place.sweep)
@@ -192,7 +182,7 @@ class Installer:
                 try:
                     report(progress)
                 except Exception:  # noqa: BLE001 - a failed report must not fail the installation
-                    _log.exception("the progress reporter of %s failed", self.extension.subject)
+                    _log.exception("the progress reporter of %s failed", self.subject)
 
         return keep
 
@@ -240,7 +230,7 @@ class Installations:
             if installer.place.installed() == installed:
                 return installed, use
             use.end()
-        raise NotInstalled(f"{installer.extension.subject} is being reinstalled; try again")
+        raise NotInstalled(f"{installer.subject} is being reinstalled; try again")
 
     async def recover(self) -> dict[str, list[str]]:
         """Remove and return the leftovers of interrupted installations."""
@@ -335,24 +325,18 @@ class Site:
 
 @dataclass(slots=True)
 class EnvironmentBuilder:
-    """Builds one environment of one subject. The caller holds the lock on its place."""
+    """Builds one environment for an installer. The caller holds the lock on its place."""
 
-    subject: Subject
-    declared: Install
-    place: environments.EnvironmentFolder
-    starter: WorkerStarter
+    installer: Installer
     report: InstallReporter
-    protected: tuple[str, ...] = ()
-    decider: Decider | None = None
-    confinement: Confinement | None = None
-    limits: Limits = NO_LIMITS
-    timeout: float = 1800.0
-    caller: CallIdentity | None = None
+    limits: Limits
+    timeout: float
+    caller: CallIdentity | None
     _packages: list[str] = field(default_factory=list)
 
     async def build(self, plan: environments.EnvironmentPlan, lock: int) -> InstalledEnvironment:
         """Return a finished environment; after a failure, remove it."""
-        environment = self.place.new_environment(plan)
+        environment = self.installer.place.new_environment(plan)
         site = Site(environment, environment.with_name(environment.name + ".work"))
         try:
             self.report(InstallStep(InstallStage.PREPARE.value, "Creating an environment"))
@@ -362,7 +346,9 @@ class EnvironmentBuilder:
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(environments.remove, site.environment))
             if isinstance(error, OSError):
-                raise InstallFailed(f"{self.subject}: the environment could not be created: {error}") from error
+                raise InstallFailed(
+                    f"{self.installer.subject}: the environment could not be created: {error}"
+                ) from error
             raise
         finally:
             await asyncio.shield(asyncio.to_thread(environments.remove, site.work))
@@ -370,15 +356,15 @@ class EnvironmentBuilder:
 
     async def _fill(self, plan: environments.EnvironmentPlan, site: Site, lock: int) -> None:
         """Install the requirements with pip and verify them. The start files exist only while pip runs."""
-        pip = await asyncio.to_thread(find_pip, self.place.tools)
-        configuration = await read_configuration(self.starter, pip)
+        pip = await asyncio.to_thread(find_pip, self.installer.place.tools)
+        configuration = await read_configuration(self.installer.starter, pip)
         facts = self._facts(pip, site)
         # The last ones are for the environment's interpreter, and for programs that a build installs.
         programs = (
             policy.AccessRule(policy.ResourceType.FILESYSTEM, policy.Operation.EXECUTE, folder, folder)
             for folder in facts["own_write"][:2]
         )
-        rules = (*self.declared.access, *package_rules(configuration), *programs)
+        rules = (*self.installer.declared.access, *package_rules(configuration), *programs)
         environment = self._environment(configuration, rules, facts, site)
         start_files = write_start_files(site.packages, facts)
         # The host's interpreter: installed packages can replace that of the environment, which only pip uses.
@@ -392,9 +378,9 @@ class EnvironmentBuilder:
             self.report(InstallStep(InstallStage.VERIFY.value, "Checking that the packages are compatible"))
             await self._run(starter, [*start_pip, "verify"], environment, site, lock)
         # A build could have replaced a folder by a link, which would redirect readers elsewhere.
-        place = self.place.environments.resolve()
-        if site.packages.resolve() != place / site.packages.relative_to(self.place.environments):
-            raise InstallFailed(f"{self.subject}: the build moved the environment to another folder")
+        place = self.installer.place.environments.resolve()
+        if site.packages.resolve() != place / site.packages.relative_to(self.installer.place.environments):
+            raise InstallFailed(f"{self.installer.subject}: the build moved the environment to another folder")
         for file in start_files:
             file.unlink(missing_ok=True)
 
@@ -402,7 +388,7 @@ class EnvironmentBuilder:
         """Create the folders. Local packages are copied, because building one writes beside its sources."""
         for name in ("tmp", "home", "sources"):
             (site.work / name).mkdir(parents=True, mode=0o700)
-        self.place.cache.mkdir(exist_ok=True, mode=0o700)
+        self.installer.place.cache.mkdir(exist_ok=True, mode=0o700)
         venv.EnvBuilder(symlinks=True, with_pip=False).create(site.environment)
         for package in plan.packages:
             source, copy = Path(plan.folder, package), site.work / "sources" / package
@@ -421,29 +407,29 @@ class EnvironmentBuilder:
             environment=str(site.environment),
             packages=packages,
             code=[*packages.values(), str(pip.parent)],
-            protected=list(self.protected),
+            protected=list(self.installer.protected),
             own_read=[],
-            own_write=[str(site.environment), str(site.work), str(self.place.cache)],
-            allowed_imports=list(self.declared.allowed_imports),
+            own_write=[str(site.environment), str(site.work), str(self.installer.place.cache)],
+            allowed_imports=list(self.installer.declared.allowed_imports),
             temporary=str(site.work / "tmp"),
-            asks=self.decider is not None,
+            asks=self.installer.decider is not None,
         )
 
     def _starting(
         self, rules: tuple[policy.AccessRule, ...], facts: InstallFacts
     ) -> AbstractAsyncContextManager[WorkerStarter]:
         """Return the starter of the installation's processes, with confinement where enabled."""
-        if self.confinement is None:
-            return contextlib.nullcontext(self.starter)
+        if self.installer.confinement is None:
+            return contextlib.nullcontext(self.installer.starter)
         rights = ProcessRights(
-            label=str(self.subject),
+            label=str(self.installer.subject),
             rules=rules,
             read=(*facts["code"], *facts["own_read"]),
             write=tuple(facts["own_write"]),
-            protected=self.protected,
+            protected=self.installer.protected,
             limits=self.limits,
         )
-        return self.confinement.installing(rights, self.starter)
+        return self.installer.confinement.installing(rights, self.installer.starter)
 
     def _environment(
         self, configuration: PipConfiguration, rules: tuple[policy.AccessRule, ...], facts: InstallFacts, site: Site
@@ -451,8 +437,8 @@ class EnvironmentBuilder:
         """Return the variables of the child: pip's configuration, ``DEMOCRAI_*`` from guard state, and few others."""
         user, organization, session = self._identity()
         guard = make_guard(
-            subject=self.subject.name,
-            subject_kind=self.subject.kind.value,
+            subject=self.installer.subject.name,
+            subject_kind=self.installer.subject.kind.value,
             access=(*rules, *policy.rules_for_paths(facts["own_write"])),
             allow_subprocess=True,
             user_id=user,
@@ -463,7 +449,7 @@ class EnvironmentBuilder:
         return {
             **kept,
             **pip_variables(configuration),
-            "PIP_CACHE_DIR": str(self.place.cache),
+            "PIP_CACHE_DIR": str(self.installer.place.cache),
             "HOME": str(site.work / "home"),
             "TMPDIR": facts["temporary"],
             **guard.run(child_environment),
@@ -477,7 +463,7 @@ class EnvironmentBuilder:
             starter, command, env, folder=str(site.work / "sources"), lock=lock, timeout=self.timeout
         )
         if code != 0:
-            raise _failure(self.subject, "verify" if command[-1] == "verify" else "install", code, child)
+            raise _failure(self.installer.subject, "verify" if command[-1] == "verify" else "install", code, child)
 
     def _hear(self, line: str) -> None:
         if line.startswith(runner.PACKAGE) and len(self._packages) < _MOST_PACKAGES:
@@ -489,9 +475,9 @@ class EnvironmentBuilder:
     async def _decide(self, asked: list[Any]) -> list[Any] | bool | None:
         """Answer the child's guard, only on behalf of the installed subject."""
         question = self._question(asked)
-        if self.decider is None or question is None:
+        if self.installer.decider is None or question is None:
             return None
-        decision = await asyncio.to_thread(self.decider.decide, question)
+        decision = await asyncio.to_thread(self.installer.decider.decide, question)
         return list(decision) if isinstance(decision, policy.AccessDecision) else decision is True
 
     def _question(self, asked: list[Any]) -> AccessQuestion | None:
@@ -501,8 +487,8 @@ class EnvironmentBuilder:
         resource, operation, target, register = asked[3:7]
         if not all(type(text) is str for text in (resource, operation, target)) or type(register) is not bool:
             return None
-        actor, what = (self.subject.kind.value, self.subject.name), (resource, operation, target)
-        return question_of(actor, (str(self.subject),), what, self._identity(), register=register)
+        actor, what = (self.installer.subject.kind.value, self.installer.subject.name), (resource, operation, target)
+        return question_of(actor, (str(self.installer.subject),), what, self._identity(), register=register)
 
     def _identity(self) -> tuple[str | None, str | None, str | None]:
         who = self.caller
