@@ -233,12 +233,7 @@ class InstalledRuntime:
         return await self._installations.recover()
 
     async def install(
-        self,
-        name: str,
-        report: InstallReporter | None = None,
-        *,
-        caller: CallIdentity = NOBODY,
-        again: bool = False,
+        self, name: str, report: InstallReporter | None = None, *, caller: CallIdentity = NOBODY, again: bool = False
     ) -> InstalledEnvironment:
         """Install an extension. Concurrent callers wait for the same installation.
 

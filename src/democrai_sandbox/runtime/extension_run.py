@@ -365,7 +365,7 @@ class ExtensionRun:
     @property
     def denied(self) -> frozenset[ObservedUse]:
         """The denied accesses."""
-        return frozenset(self._host.refused)
+        return frozenset(self.recording.refused)
 
     def proposal(self, *, most: int | None = None) -> Suggestion:
         """Return the smallest manifest for its behavior so far; see ``manifests.proposal.propose``."""
@@ -464,7 +464,6 @@ class _RunHost:
         self.recording = recording
         self.services: Mapping[str, Callable[..., Any]] = {"tasks.progress": _take_progress, **services}
         self.asked: set[ObservedUse] = set()
-        self.refused: set[ObservedUse] = set()
         self.printed: list[str] = []
         self.narrowed: frozenset[str] = frozenset()
         """Tools, agents and pipelines with their own ``access`` list, which no manifest can extend."""
@@ -476,7 +475,6 @@ class _RunHost:
         if _allows(self._rules, question) or self._is_observed(question):
             self.recording.granted.add(access)
             return _ALLOWED
-        self.refused.add(access)
         self.recording.refused.add(access)
         return _LOCKED if question.resource_type == policy.ResourceType.NETWORK else _DENIED
 

@@ -153,13 +153,9 @@ def progress_to_json(progress: Progress) -> str:
 
 def failure_to_json(failure: Failure) -> str:
     """Return the JSON of a failure; of a long traceback the end is kept, where the error is."""
+    kind, message, trace, denial = failure
     return json.dumps(
-        [
-            failure.type[:LONGEST_NAME],
-            failure.message[:LONGEST_MESSAGE],
-            failure.traceback[-LONGEST_TRACEBACK:],
-            failure.denial[:LONGEST_NAME],
-        ]
+        [kind[:LONGEST_NAME], message[:LONGEST_MESSAGE], trace[-LONGEST_TRACEBACK:], denial[:LONGEST_NAME]]
     )
 
 

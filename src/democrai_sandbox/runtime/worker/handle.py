@@ -212,7 +212,7 @@ class WorkerHandle:
             link = self._link
             if link is None or link.ended.done():
                 link = await self._started()
-            await link.settled()
+            await link.settled.wait()
             self._compare()  # a decision may have changed during the start
             if not link.ended.done() and link is self._link:
                 return link

@@ -363,9 +363,8 @@ class RemoteServices:
 
     def table(self, names: list[str]) -> dict[str, Callable[..., Any]]:
         """Return all services by name."""
-        far = {name: self._forward(name) for name in names}
         return {
-            **far,
+            **{name: self._forward(name) for name in names},
             "request": self._request,
             "places": lambda _view: list(self._places),
             "cancelled": self._cancelled,

@@ -58,22 +58,20 @@ class CallerCheck:
             raise FrameError("a malformed question")
         subject, kind, chain, resource, operation, target, register, *who, action, context = fields
         texts = (subject, kind, resource, operation, target, action)
-        if any(type(text) is not str for text in texts) or type(register) is not bool:
-            raise FrameError("a malformed question")
-        if context is not None and type(context) is not str:
+        has_texts = all(type(text) is str for text in texts) and (context is None or type(context) is str)
+        if not has_texts or type(register) is not bool:
             raise FrameError("a malformed question")
         labels = self._chain(chain)
         if f"{kind}:{subject}" not in labels:
             raise FrameError("a question by a subject that is not in its call chain")
-        identity = _identity(who)
-        found = self._found(labels, identity, standing)
+        found = self._found(labels, who, standing)
         if found is None:
             return None
-        user, organization, session = (text or None for text in identity)
+        identity, caller = found
         question = AccessQuestion(  # type: ignore[call-arg] # a structure sequence takes one sequence
-            (subject, kind, labels, resource, operation, target, register, user, organization, session, action, context)  # type: ignore[arg-type]
+            (subject, kind, labels, resource, operation, target, register, *identity, action, context)  # type: ignore[arg-type]
         )
-        return question, found
+        return question, caller
 
     def connection(self, fields: Any) -> ConnectionReport:
         """Return a report of a connection, only for the worker's own subject and its parts.
@@ -97,22 +95,13 @@ class CallerCheck:
             raise FrameError("a request without the identity of its caller")
         chain, *who, inner = fields
         labels = self._chain(chain)
-        identity = _identity(who)
-        found = self._found(labels, identity, standing)
+        found = self._found(labels, who, standing)
         if found is None:
             return None
-        user, organization, session = (text or None for text in identity)
+        identity, caller = found
         spec = self._spec
-        view = RawView(
-            links=((spec.kind, spec.name, self._rules[1], 0), *self._narrower(inner)),
-            labels=labels,
-            user_id=user,
-            organization_id=organization,
-            session_key=session,
-            allow_subprocess=spec.allow_subprocess,
-            allowed_imports=frozenset(spec.allowed_imports),
-        )
-        return view, found
+        links = ((spec.kind, spec.name, self._rules[1], 0), *self._narrower(inner))
+        return RawView(links, labels, *identity, spec.allow_subprocess, frozenset(spec.allowed_imports)), caller
 
     def _chain(self, chain: Any) -> tuple[str, ...]:
         """Return a call chain in which this worker may act as each subject: itself, its callers, its assets."""
@@ -129,15 +118,17 @@ class CallerCheck:
         return tuple(chain)
 
     def _found(
-        self, labels: tuple[str, ...], identity: tuple[str, ...], standing: Iterable[KnownCaller]
-    ) -> KnownCaller | None:
-        """Return the first pending call with the same identity and the same outer call chain."""
-        outer = labels[: labels.index(self._spec.label)]
+        self, labels: tuple[str, ...], who: Any, standing: Iterable[KnownCaller]
+    ) -> tuple[tuple[Any, Any, Any], KnownCaller] | None:
+        """Return the identity, and the first pending call that has it and the same outer call chain."""
+        identity = _identity(who)
+        user, organization, session = identity
+        outer, known = labels[: labels.index(self._spec.label)], (user or None, organization or None, session or None)
         for one in standing:
             if identity == one.caller[:3] and outer == one.ancestors:
-                return one
+                return known, one
         # An access without a user needs no call: a subject also asks during its import.
-        return KnownCaller(NOBODY, ()) if identity == _NO_ONE and not outer else None
+        return (known, KnownCaller(NOBODY, ())) if identity == _NO_ONE and not outer else None
 
     @cached_property
     def _rules(self) -> tuple[tuple[policy.AccessRule, ...], str]:

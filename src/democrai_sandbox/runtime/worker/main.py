@@ -373,12 +373,9 @@ class _WorkerMain:
             code_paths=spec.code_paths,
             read_only_paths=spec.read_only,
         )
-        told = (
-            {sdk_services.USED_PROGRAM: self._watcher.program}
-            if isinstance(self._watcher, host_client.UseTeller)
-            else {}
-        )
-        sdk_services.install({**services, **told, "declare": declarations.declare})
+        if isinstance(self._watcher, host_client.UseTeller):
+            services[sdk_services.USED_PROGRAM] = self._watcher.program
+        sdk_services.install({**services, "declare": declarations.declare})
         return factory_of(spec), declarations
 
     def _load(

@@ -206,16 +206,8 @@ def command_of(spec: WorkerSpec, lane: int, control: int, memory: int) -> list[s
 
     An environment's start-up files are code of the subject, and bytecode folders are not writable for it.
     """
-    return [
-        spec.interpreter,
-        *_OPTIONS,
-        str(_BOOTSTRAP),
-        str(_PACKAGES),
-        spec.environment,
-        str(lane),
-        str(control),
-        str(memory),
-    ]
+    ends = (str(lane), str(control), str(memory))
+    return [spec.interpreter, *_OPTIONS, str(_BOOTSTRAP), str(_PACKAGES), spec.environment, *ends]
 
 
 def template_command(packages: Sequence[str] = ()) -> tuple[str, ...]:

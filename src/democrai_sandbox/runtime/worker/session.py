@@ -202,8 +202,9 @@ class WorkerSession:
         self._seen = 0
         self._look_again = 0.0
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self.settled = asyncio.Event()
+        """Set while it is known whether the worker must be stopped because of an overdue call."""
+        self.settled.set()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.surfaces: Mapping[tuple[str, str], SurfaceInfo] = {}
         self.has_served = False
@@ -273,7 +274,7 @@ class WorkerSession:
             flight.fail(error)
         if not self._ready.done():
             _fail(self._ready, error.before_ready())
-        self._settled.set()
+        self.settled.set()
         self.ended.set_result(None)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ class WorkerSession:
     @property
     def is_unsettled(self) -> bool:
         """Whether new calls should wait, because the process has ended or may soon be stopped."""
-        return self.ended.done() or not self._settled.is_set()
+        return self.ended.done() or not self.settled.is_set()
 
     async def idle(self) -> None:
         """Wait until no call is pending, or the process has ended."""
@@ -291,10 +292,6 @@ class WorkerSession:
     def time(self) -> float:
         """Return the time of its loop."""
         return self._loop.time()
-
-    async def settled(self) -> None:
-        """Wait until it is known whether the worker must be stopped because of an overdue call."""
-        await self._settled.wait()
 
     async def call(
         self,
@@ -402,7 +399,7 @@ class WorkerSession:
         if not flight.overdue:
             flight.overdue = True
             flight.deadline = now + self._spec.grace
-            self._settled.clear()
+            self.settled.clear()
             self._cancel(flight)
             return
         flight.deadline = inf
@@ -467,7 +464,7 @@ class WorkerSession:
             return
         flight.fail(self._too_late(flight, "and was canceled"))
         if not any(other.overdue for other in self.flights.values()):
-            self._settled.set()
+            self.settled.set()
 
     def _is_ready(self, surfaces: list[Any], waits: bool) -> None:  # noqa: FBT001 - a fact of a message
         infos = [
