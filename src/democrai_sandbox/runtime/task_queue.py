@@ -103,11 +103,6 @@ class Jobs:
         """Return a queued or running task of this process."""
         return self._known.get(task_id)
 
-    def module_of(self, task_id: str) -> str:
-        """Return the module of a queued or running task; empty for any other."""
-        job = self._known.get(task_id)
-        return "" if job is None else job.module
-
     def only_running(self, label: str) -> str:
         """Return the id of the only running task with a label like ``task:demo.nightly``; empty otherwise."""
         found = [job.id for job in self if job.inner is not None and str(job.ancestors[0]) == label]

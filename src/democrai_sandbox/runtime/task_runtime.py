@@ -438,7 +438,8 @@ class TaskService:
         module = _module_of(view, "tasks.progress")
         caller = served()
         if type(caller) is Caller and caller.task_id:
-            return caller.task_id if self._runtime.jobs.module_of(caller.task_id) == module else ""
+            job = self._runtime.jobs.get(caller.task_id)
+            return caller.task_id if job is not None and job.module == module else ""
         return next((found for label in view.labels if (found := self._runtime.jobs.only_running(label))), "")
 
     async def _own(self, module: str, task_id: object) -> Task:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -157,18 +158,17 @@ class InstallSource:
         self._lock = threading.Lock()
         self._wanted: Counter[tuple[AccessRule, str]] = Counter()
 
-    def begin(self, rules: Iterable[AccessRule], label: str) -> list[tuple[AccessRule, str]]:
-        """Add the network rules of an installation; pass the result to ``end``."""
-        wanted = [(rule, label) for rule in rules if rule.resource_type is ResourceType.NETWORK]
+    @contextmanager
+    def needing(self, rules: Iterable[AccessRule], label: str) -> Iterator[None]:
+        """Add the network rules of an installation while it runs."""
+        wanted = Counter((rule, label) for rule in rules if rule.resource_type is ResourceType.NETWORK)
         with self._lock:
-            self._wanted.update(wanted)
-        return wanted
-
-    def end(self, wanted: list[tuple[AccessRule, str]]) -> None:
-        """Remove the rules of an installation."""
-        with self._lock:
-            self._wanted.subtract(wanted)
-            self._wanted = +self._wanted
+            self._wanted += wanted
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wanted -= wanted
 
     def endpoints(self) -> Iterator[SourceEntry]:
         """Yield the current rules."""

@@ -235,12 +235,11 @@ class Confinement:
         if self._following is None:
             yield starter
             return
-        wanted = self._following.installs.begin(whole.rules, rights.label)
         try:
-            await asyncio.to_thread(self._following.refresh, f"install {rights.label}")
-            yield starter
+            with self._following.installs.needing(whole.rules, rights.label):
+                await asyncio.to_thread(self._following.refresh, f"install {rights.label}")
+                yield starter
         finally:
-            self._following.installs.end(wanted)
             self._following.changed()
 
 

@@ -237,8 +237,8 @@ class FetchSlots:
         self._taken: dict[str, int] = {}
         self._waiting: dict[str, deque[Future[None]]] = {}
 
-    def take(self, subject: str) -> Future[None]:
-        """Return a future of a slot. A caller that stops waiting passes it to ``give_up``."""
+    def _take(self, subject: str) -> Future[None]:
+        """Return a future of a slot."""
         place: Future[None] = Future()
         with self._lock:
             queue = self._waiting.get(subject, ())
@@ -263,22 +263,17 @@ class FetchSlots:
 
     @contextmanager
     def _queued(self, subject: str) -> Iterator[Future[None]]:
-        place = self.take(subject)
+        place = self._take(subject)
         try:
             yield place
         except BaseException as error:
-            self.give_up(subject, place)
+            if not place.cancel():  # a slot that was just assigned goes to the next caller
+                self.release(subject)
+            with self._lock, suppress(KeyError, ValueError):
+                self._waiting[subject].remove(place)
             if isinstance(error, TimeoutError):
                 raise MediaBusy(f"{subject} has too many running fetches") from None
             raise
-
-    def give_up(self, subject: str, place: Future[None]) -> None:
-        """Stop waiting; a slot that was just assigned goes to the next caller."""
-        if not place.cancel():
-            self.release(subject)
-            return
-        with self._lock, suppress(KeyError, ValueError):
-            self._waiting[subject].remove(place)
 
     def release(self, subject: str) -> None:
         """Release a slot."""
