@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -253,18 +254,17 @@ class CallThreads:
 GRACE_SECONDS = 1.0
 
 
+@dataclass(eq=False, slots=True)
 class CallDeadline:
     """Deadline of one call that a task awaits."""
 
-    __slots__ = ("before", "cancels", "deadline", "task", "work")
-
-    def __init__(self, task: asyncio.Task[Any], work: Any, deadline: float) -> None:
-        self.task = task
-        self.work = work
-        self.deadline = deadline
-        self.cancels = 0
-        """How often the deadline has canceled the call."""
-        self.before = task.cancelling()
+    task: asyncio.Task[Any]
+    work: Any
+    deadline: float
+    before: int
+    """How often the task was canceled before the call."""
+    cancels: int = 0
+    """How often the deadline has canceled the call."""
 
     def settle(self) -> bool:
         """Undo the deadline's cancellations; return whether other code also canceled the task."""
@@ -292,7 +292,7 @@ class CallDeadlines:
 
     def add(self, task: asyncio.Task[Any], work: Any, seconds: float) -> CallDeadline:
         """Cancel a call that takes longer than ``seconds``."""
-        deadline = CallDeadline(task, work, self._loop.time() + seconds)
+        deadline = CallDeadline(task, work, self._loop.time() + seconds, task.cancelling())
         self._pending[id(deadline)] = deadline
         self._timer.watch(deadline.deadline)
         return deadline

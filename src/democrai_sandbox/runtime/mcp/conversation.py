@@ -20,7 +20,7 @@ from democrai_sandbox.errors import services as errors
 from democrai_sandbox.policy import SandboxError
 from democrai_sandbox.policy.text import invisible_character
 
-from .runtime import LONGEST_TOOL_NAME
+from .runtime import LONGEST_TOOL_NAME, McpSettings
 
 if TYPE_CHECKING:
     import ssl
@@ -142,8 +142,8 @@ class McpHttpClient(httpx2.AsyncClient):
         """Whether to open a stream for messages that the server initiates; only SSE needs it."""
         self._server = request.server
         self._scope = scope
-        self._left = request.answer_bytes
-        self._brackets_left = request.answer_brackets
+        self._left = request.limits.answer_bytes
+        self._brackets_left = request.limits.answer_brackets
 
     def given(self, *_: Any, **__: Any) -> Self:
         """Return this client where the library would create one, and ignore its settings."""
@@ -248,12 +248,7 @@ class ConversationRequest(NamedTuple):
     """Tool to call; empty to list the tools."""
     arguments: str
     """JSON text."""
-    answer_bytes: int
-    answer_brackets: int
-    tools: int
-    pages: int
-    depth: int
-    closing_seconds: float
+    limits: McpSettings
 
 
 async def converse(request: ConversationRequest, tls: ssl.SSLContext) -> str:
@@ -267,7 +262,7 @@ async def converse(request: ConversationRequest, tls: ssl.SSLContext) -> str:
             async with _client(request, wire) as client:
                 phase, scope.deadline = "answering", anyio.current_time() + request.seconds
                 answer = await _ask(request, client.session)
-                phase, scope.deadline = "closing", anyio.current_time() + request.closing_seconds
+                phase, scope.deadline = "closing", anyio.current_time() + request.limits.closing_seconds
         except Exception as error:  # noqa: BLE001 - groups of them too; raised below as one error
             wire.fail(error)
     # The answer is complete: an error while closing does not change it.
@@ -289,14 +284,14 @@ async def _client(request: ConversationRequest, wire: McpHttpClient) -> AsyncIte
             yield client
         return
     wire.opens_streams = False
-    transport = streamable_http_client(request.url, http_client=wire, max_sse_event_size=request.answer_bytes)
+    transport = streamable_http_client(request.url, http_client=wire, max_sse_event_size=request.limits.answer_bytes)
     async with wire, Client(transport, mode="auto", cache=None) as client:
         yield client
 
 
 async def _ask(request: ConversationRequest, session: ClientSession) -> str:
     if not request.tool:
-        return told(request.server, await _tools(request, session), depth=request.depth)
+        return told(request.server, await _tools(request, session), depth=request.limits.depth)
     try:
         answer = await _call(request, session)
     except MCPError as error:
@@ -305,25 +300,25 @@ async def _ask(request: ConversationRequest, session: ClientSession) -> str:
         # The tool requires arguments in headers, as its listing says: list the tools, and call again.
         await _tools(request, session)
         answer = await _call(request, session)
-    return told(request.server, answer, depth=request.depth)
+    return told(request.server, answer, depth=request.limits.depth)
 
 
 async def _tools(request: ConversationRequest, session: ClientSession) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     cursor: str | None = None
-    for _ in range(request.pages):
+    for _ in range(request.limits.pages):
         page = await session.list_tools(params=mcp_types.PaginatedRequestParams(cursor=cursor))
         for item in page.tools:
             tool = tool_of(request.server, _json(item))
             if tool["name"] in found:
                 raise errors.McpProtocolError(request.server, f"two tools have the name {tool['name']!r}")
             found[tool["name"]] = tool
-        if len(found) > request.tools:
-            raise errors.McpProtocolError(request.server, f"the server has more than {request.tools} tools")
+        if len(found) > request.limits.tools:
+            raise errors.McpProtocolError(request.server, f"the server has more than {request.limits.tools} tools")
         cursor = page.next_cursor
         if cursor is None:
             return list(found.values())
-    raise errors.McpProtocolError(request.server, f"the list of tools has more than {request.pages} pages")
+    raise errors.McpProtocolError(request.server, f"the list of tools has more than {request.limits.pages} pages")
 
 
 async def _call(request: ConversationRequest, session: ClientSession) -> dict[str, Any]:

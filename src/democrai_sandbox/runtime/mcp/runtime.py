@@ -253,7 +253,6 @@ class McpRuntime:
         return library, server
 
     def _order(self, library: ModuleType, server: McpServer, tool: str, arguments: str) -> Any:
-        limits = ("answer_bytes", "answer_brackets", "tools", "pages", "depth", "closing_seconds")
         return library.ConversationRequest(
             server=server.name,
             transport=str(server.transport),
@@ -261,7 +260,7 @@ class McpRuntime:
             seconds=server.timeout_ms / 1000,
             tool=tool,
             arguments=arguments,
-            **{name: getattr(self._settings, name) for name in limits},
+            limits=self._settings,
         )
 
     def _arguments(self, arguments: object) -> str:
