@@ -84,6 +84,10 @@ class DeadlineTimer(Generic[Pending]):
         self.watch(min((call.deadline for call in self._pending.values()), default=inf))
 
 
+_IS_EXACT = False
+"""The guards merge with those of their callers."""
+
+
 class GuardFactory:
     """A subject with its compiled policy for one phase: compiled once, entered for every call."""
 
@@ -94,8 +98,6 @@ class GuardFactory:
         *,
         own_read: tuple[str, ...] = (),
         own_write: tuple[str, ...] = (),
-        allow_subprocess: bool = False,
-        exact: bool = False,
         ancestors: SubjectChain = (),
     ) -> None:
         """Compile the declarations of a phase and the folders that the runtime gives to this subject.
@@ -104,12 +106,7 @@ class GuardFactory:
         """
         self.subject = subject
         self._section = section
-        self._given: dict[str, Any] = {
-            "own_read": own_read,
-            "own_write": own_write,
-            "allow_subprocess": allow_subprocess,
-        }
-        self._exact = exact
+        self._given: dict[str, Any] = {"own_read": own_read, "own_write": own_write}
         self._policy = self._compiled(section, ancestors)
 
     def held_against(self, section: Section | ModuleManifest | None) -> None:
@@ -121,7 +118,7 @@ class GuardFactory:
 
     def below(self, ancestors: SubjectChain) -> GuardFactory:
         """Return the same subject with the call chain ``ancestors`` above it."""
-        return GuardFactory(self.subject, self._section, exact=self._exact, ancestors=ancestors, **self._given)
+        return GuardFactory(self.subject, self._section, ancestors=ancestors, **self._given)
 
     def _compiled(self, section: Section | ModuleManifest, ancestors: SubjectChain) -> Policy:
         return policy_of(
@@ -135,7 +132,7 @@ class GuardFactory:
 
     def guard(self, caller: CallIdentity) -> Guard:
         """Return a guard for one call by ``caller``."""
-        return _core.guard(self._policy, caller[0] or None, caller[1] or None, caller[2] or None, self._exact)
+        return _core.guard(self._policy, caller[0] or None, caller[1] or None, caller[2] or None, _IS_EXACT)
 
 
 _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", "Callable[..., Any]", tuple[Any, ...]]

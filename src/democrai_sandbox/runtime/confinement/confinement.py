@@ -174,7 +174,7 @@ class Confinement:
         temp = str(Path(self._temp_folder(), f"{spec.kind}-{spec.name}"))
         spec = spec._replace(env=(*spec.env, (_TEMP, temp)), own_write=(*spec.own_write, temp))
         confined = spec._replace(
-            no_exec=not spec.allow_subprocess,
+            no_exec=True,
             tells_endpoints=has_egress,
             confined=self._has_landlock,
             limits=tuple(limits.given()),

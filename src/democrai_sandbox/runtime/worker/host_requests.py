@@ -101,7 +101,8 @@ class CallerCheck:
         identity, caller = found
         spec = self._spec
         links = ((spec.kind, spec.name, self._rules[1], 0), *self._narrower(inner))
-        return RawView(links, labels, *identity, spec.allow_subprocess, frozenset(spec.allowed_imports)), caller
+        imports = frozenset(spec.allowed_imports)
+        return RawView(links, labels, *identity, allow_subprocess=False, allowed_imports=imports), caller
 
     def _chain(self, chain: Any) -> tuple[str, ...]:
         """Return a call chain in which this worker may act as each subject: itself, its callers, its assets."""

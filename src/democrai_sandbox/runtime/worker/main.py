@@ -233,7 +233,6 @@ def factory_of(spec: WorkerSpec) -> GuardFactory:
         SubjectSection(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
         own_read=spec.own_read,
         own_write=spec.own_write,
-        allow_subprocess=spec.allow_subprocess,
     )
 
 

@@ -47,7 +47,6 @@ class WorkerSpec(NamedTuple):
     allowed_imports: tuple[str, ...] = ()
     own_read: tuple[str, ...] = ()
     own_write: tuple[str, ...] = ()
-    allow_subprocess: bool = False
     protected: tuple[str, ...] = ()
     """Paths protected from all subjects, as in the host's own guard."""
     sensitive_imports: tuple[str, ...] = ()
