@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         InstalledEnvironment,
         InstallReporter,
         InstallStatus,
-        InstallStep,
     )
     from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
@@ -246,10 +245,6 @@ class InstalledRuntime:
     def status(self, name: str) -> InstallStatus:
         """Return whether an extension is installed, and the progress of its installation."""
         return self._installations.status(name)
-
-    def progress(self, name: str) -> InstallStep | None:
-        """Return the last step of the current or latest installation."""
-        return self._installations.of(name).progress
 
     # ---- runtime phase -----------------------------------------------------------------------------------------------
 
