@@ -9,7 +9,7 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, Unpack, cast
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, RuntimeServiceFailed
 from democrai_sandbox.errors.services import MediaBusy, MediaClosed, MediaError, MediaTimeout
@@ -135,6 +135,12 @@ class Media:
         for running in tuple(self._running):
             running.finish()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def _stream(self, asker: Asker, wish: FetchOptions) -> FetchStream:
         running = await self._begin(asker, wish)

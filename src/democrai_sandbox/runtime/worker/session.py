@@ -86,9 +86,15 @@ class PendingStream(PendingCall):
         self._items.append(value)
         self._come.set()
 
-    def __post_init__(self) -> None:
-        """Wake the reader at the end, which comes after the stored items, too."""
-        self.future.add_done_callback(lambda _: self._come.set())
+    def land(self, outcome: Any) -> None:
+        """Record the end, which comes after the stored items."""
+        PendingCall.land(self, outcome)
+        self._come.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Record the error that ends the stream."""
+        PendingCall.fail(self, error)
+        self._come.set()
 
     @property
     def is_empty(self) -> bool:
