@@ -49,7 +49,8 @@ def visitor(role="super"):
 
 def page(request, who=None, **told):
     """The error page, which stands for all pages."""
-    answer = render(request, "error.html", visitor=who, told=ErrorAnswer(404, "not_found", **told), number="17")
+    request.state.visitor = who or getattr(request.state, "visitor", None)
+    answer = render(request, "error.html", told=ErrorAnswer(404, "not_found", **told), number="17")
     return answer.body.decode()
 
 
@@ -172,16 +173,14 @@ def test_what_an_error_says_is_shown_visibly():
 def test_a_name_that_a_template_does_not_get_is_an_error():
     """An unknown template variable raises an error."""
     with pytest.raises(UndefinedError):
-        render(asked(), "error.html", visitor=visitor())
+        render(asked(), "error.html")
 
 
 def test_half_a_character_does_not_break_a_page():
     """Lone surrogates are escaped."""
     assert (
         "nothing at half\\udcff"
-        in render(
-            asked(), "error.html", visitor=visitor(), told=ErrorAnswer(404, "x", "y"), number="nothing at half\udcff"
-        ).body.decode()
+        in render(asked(), "error.html", told=ErrorAnswer(404, "x", "y"), number="nothing at half\udcff").body.decode()
     )
 
 

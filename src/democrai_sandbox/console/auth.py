@@ -199,50 +199,9 @@ _RECENTLY = timedelta(minutes=5)
 _MINUTE = 60
 
 
-class RefusedPassword(NamedTuple):
-    """Reason why a confirmation failed."""
-
-    status: int
-    text: str
-    retry_after: int = 0
-
-
 def is_high_risk(access: AccessTuple) -> bool:
     """Return whether an approval is of high risk. Earlier decisions cannot raise the risk and are not read."""
     return assess(access).level is RiskLevel.HIGH
-
-
-def needs_password(request: Request, visitor: Visitor, accesses: Iterable[AccessTuple]) -> bool:
-    """Return whether a permanent approval of these needs the password again.
-
-    It does for a high risk, and if the password was entered too long ago. Users of an embedding application have no
-    password here.
-    """
-    sandbox = sandbox_of(request)
-    settings, accounts = sandbox.settings.console, sandbox.accounts
-    if accounts is None or visitor.identity.scopes is not None:
-        return False
-    if settings.reauth_high_risk and any(map(is_high_risk, accesses)):
-        return True
-    late = timedelta(minutes=settings.reauth_minutes)
-    return bool(settings.reauth_minutes) and not accounts.is_confirmed(visitor.identity.session_key, late)
-
-
-def refused_password(request: Request, visitor: Visitor, password: str) -> RefusedPassword | None:
-    """Check a password; return None if it is right. Failures count like failed sign-ins."""
-    accounts = sandbox_of(request).accounts
-    if accounts is None:
-        return None
-    if not password:
-        return RefusedPassword(422, "Enter your password to confirm this.")
-    try:
-        accounts.confirm_password(visitor.identity.session_key, password)
-    except errors.SignInRefused:
-        return RefusedPassword(401, "Wrong password.")
-    except errors.SignInThrottled as error:
-        text = f"Too many wrong passwords. Try again in {wait_words(error.retry_after)}."
-        return RefusedPassword(429, text, error.retry_after)
-    return None
 
 
 def require_recent_password(request: Request, visitor: Visitor, accesses: Iterable[AccessTuple]) -> None:

@@ -255,7 +255,7 @@ def _headers(error: SandboxError) -> dict[str, str]:
 
 
 def _page(request: Request, said: ErrorAnswer) -> Response:
-    page = render(request, "error.html", visitor=None, status=said.status, told=said, number=request_id())
+    page = render(request, "error.html", status=said.status, told=said, number=request_id())
     page.headers.update(said.headers)
     return page
 

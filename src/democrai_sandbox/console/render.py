@@ -370,16 +370,14 @@ _FIRST = frozenset({"Subjects", "Audit", "Users"})
 """Entries that start a group."""
 
 
-def render(
-    request: Request, template: str, *, visitor: Visitor | None = None, status: int = 200, **context: Any
-) -> HTMLResponse:
-    """Return a page. ``visitor`` is None on pages without a sign-in, and for errors.
+def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a page, for the user that ``auth.person`` found; for nobody on pages without a sign-in.
 
     An error page of a signed-in user has the usual navigation. ``place`` is the navigation entry of the page, if its
     path does not say so. ``holds`` says which message codes are true for the page, because a user can reload an old
     address; other messages are not shown.
     """
-    visitor = visitor or getattr(request.state, "visitor", None)
+    visitor: Visitor | None = getattr(request.state, "visitor", None)
     done = request.query_params.get("done", "")
     message = MESSAGES.get(done, "") if context.pop("holds", {}).get(done, False) else ""
     values = {
@@ -415,11 +413,6 @@ def redirect(request: Request, path: str, /, *, done: str = "", **query: object)
 def state_mark(state: object) -> str:
     """Return a mark that changes with a state, for forms and addresses."""
     return hashlib.sha256(repr(state).encode("utf-8", "backslashreplace")).hexdigest()[:_MARK]
-
-
-def is_present(request: Request, state: object) -> bool:
-    """Return whether the mark ``seen`` of the address is that of the state."""
-    return request.query_params.get("seen", "") == state_mark(state)
 
 
 def is_id(text: str) -> bool:

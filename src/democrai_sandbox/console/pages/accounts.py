@@ -11,26 +11,24 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.caller import SUPER
-from democrai_sandbox.access.values import AuditAction, AuditFilter
-from democrai_sandbox.console.auth import own_path, require_fresh, safe_next, sandbox_of, visit_of, wait_words
-from democrai_sandbox.console.render import code, id_in_query, is_present, redirect, render, state_mark
+from democrai_sandbox.access.values import AuditAction, AuditFilter, PageRequest
+from democrai_sandbox.console.auth import safe_next, sandbox_of, visit_of, wait_words
+from democrai_sandbox.console.render import code, id_in_query, redirect, render, state_mark
 from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused, SignInThrottled
 from democrai_sandbox.host.accounts import Accounts
 from democrai_sandbox.host.accounts.accounts import is_secure
 from democrai_sandbox.host.accounts.passwords import random_password
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.access_environment import serving
 
 from .extensions import shown_result
-from .parameters import Administrator, SignedInUser, choice_of, moment_of, page_of, subject_of, text_of
+from .parameters import ROWS, AdministratorPage, Page, SignedInPage, parsed_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from democrai_sandbox.access.audit import AuditReport
     from democrai_sandbox.access.values import AuditRecord
-    from democrai_sandbox.console.auth import Visitor
     from democrai_sandbox.host.accounts import SignedIn
     from democrai_sandbox.host.accounts.tables import Person
 
@@ -131,15 +129,14 @@ _SCOPES = (
 
 
 @router.get("/account")
-def show_account(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+def show_account(page: SignedInPage, accounts: OwnAccounts) -> Response:
     """Show the sessions and tokens of the user."""
-    return _account_page(request, visitor, accounts)
+    return _account_page(page, accounts)
 
 
 @router.post("/account/password")
 def change_password(
-    request: Request,
-    visitor: SignedInUser,
+    page: SignedInPage,
     accounts: OwnAccounts,
     *,
     current: Field = "",
@@ -148,46 +145,45 @@ def change_password(
 ) -> Response:
     """Change the password, and end all other sessions."""
     if password != again:
-        return _account_page(request, visitor, accounts, 422, again="The passwords differ.")
+        return _account_page(page, accounts, 422, again="The passwords differ.")
     try:
-        accounts.change_password(visitor.identity.session_key, current, password)
+        accounts.change_password(page.visitor.identity.session_key, current, password)
     except InvalidInputError as error:
-        return _account_page(request, visitor, accounts, 422, password=f"Refused: {error.problems[0].message}.")
+        return _account_page(page, accounts, 422, password=f"Refused: {error.problems[0].message}.")
     except SignInRefused:
-        return _account_page(request, visitor, accounts, 422, current="Wrong password.")
+        return _account_page(page, accounts, 422, current="Wrong password.")
     except SignInThrottled as error:
-        return _account_page(request, visitor, accounts, 429, current=f"Try again in {wait_words(error.retry_after)}.")
-    return redirect(request, "/account", done="password_changed")
+        return _account_page(page, accounts, 429, current=f"Try again in {wait_words(error.retry_after)}.")
+    return page.redirect("/account", done="password_changed")
 
 
 @router.post("/account/sessions/end-others")
-def end_others(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+def end_others(page: SignedInPage, accounts: OwnAccounts) -> Response:
     """End all other sessions."""
-    accounts.end_all(visitor.caller.user_id, visitor.identity.session_key)
-    return redirect(request, "/account", done="sessions_ended")
+    accounts.end_all(page.caller.user_id, page.visitor.identity.session_key)
+    return page.redirect("/account", done="sessions_ended")
 
 
 @router.post("/account/sessions/end-all")
-def end_all(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+def end_all(page: SignedInPage, accounts: OwnAccounts) -> Response:
     """End all sessions, including this one."""
-    accounts.end_all(visitor.caller.user_id)
-    answer = redirect(request, "/login", done="signed_out")
-    forget_cookie(request, accounts, answer)
+    accounts.end_all(page.caller.user_id)
+    answer = page.redirect("/login", done="signed_out")
+    forget_cookie(page.request, accounts, answer)
     return answer
 
 
 @router.post("/account/sessions/{session_id}/end")
-def end_one(request: Request, session_id: str, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+def end_one(page: SignedInPage, session_id: str, accounts: OwnAccounts) -> Response:
     """End one session of the user."""
-    who = visitor.caller.user_id
+    who = page.caller.user_id
     accounts.end_session(session_id, who, owner=who)
-    return redirect(request, "/account", done="session_ended", about=session_id)
+    return page.redirect("/account", done="session_ended", about=session_id)
 
 
 @router.post("/account/tokens")
 def make_token(
-    request: Request,
-    visitor: SignedInUser,
+    page: SignedInPage,
     accounts: OwnAccounts,
     *,
     label: Field = "",
@@ -195,70 +191,67 @@ def make_token(
     scopes: Annotated[list[str] | None, Form(max_length=len(Scope))] = None,
 ) -> Response:
     """Create a token and show its secret once."""
-    require_fresh(request, visitor, back=own_path(request, "/account"))
+    page.require_fresh("/account")
     if days not in _DAYS:
         raise InvalidInputError.of("choose one of the listed times", pointer="/days")
     lifetime = timedelta(days=int(days)) if days else None
     try:
-        token, secret = accounts.create_token(visitor.caller.user_id, label, scopes or (), lifetime)
+        token, secret = accounts.create_token(page.caller.user_id, label, scopes or (), lifetime)
     except InvalidInputError as error:
         wrong = {problem.pointer.split("/")[1]: f"Refused: {problem.message}." for problem in error.problems}
-        return _account_page(request, visitor, accounts, 422, **wrong)
-    return _secret_page(
-        request, visitor, "New token", f"The secret of the token {token.label}", secret, back="/account"
-    )
+        return _account_page(page, accounts, 422, **wrong)
+    return _secret_page(page, "New token", f"The secret of the token {token.label}", secret, back="/account")
 
 
 @router.post("/account/tokens/{token_id}/revoke")
-def revoke_token(request: Request, token_id: str, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+def revoke_token(page: SignedInPage, token_id: str, accounts: OwnAccounts) -> Response:
     """Revoke one token of the user."""
-    who = visitor.caller.user_id
+    who = page.caller.user_id
     accounts.revoke_token(token_id, who, owner=who)
-    return redirect(request, "/account", done="token_revoked", about=token_id)
+    return page.redirect("/account", done="token_revoked", about=token_id)
 
 
 @router.get("/account/confirm")
-def ask_again(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:  # noqa: ARG001 - only where there are accounts
+def ask_again(page: SignedInPage, accounts: OwnAccounts) -> Response:  # noqa: ARG001 - only where there are accounts
     """Ask for the password again before an action that outlasts the session."""
-    onward = safe_next(request, request.query_params.get("next", ""))
-    return render(request, "confirm.html", visitor=visitor, next=onward, trouble="")
+    onward = safe_next(page.request, page.query.get("next", ""))
+    return page.render("confirm.html", next=onward, trouble="")
 
 
 @router.post("/account/confirm")
 def confirm(
-    request: Request,
-    visitor: SignedInUser,
+    page: SignedInPage,
     accounts: OwnAccounts,
     *,
     password: Field = "",
     next: Field = "",  # noqa: A002 - the name of the field
 ) -> Response:
     """Check the password and continue."""
-    onward = safe_next(request, next)
+    onward = safe_next(page.request, next)
     try:
-        accounts.confirm_password(visitor.identity.session_key, password)
+        accounts.confirm_password(page.visitor.identity.session_key, password)
     except SignInRefused:
-        return _asked(request, visitor, onward, 401, "Wrong password.")
+        return _asked(page, onward, 401, "Wrong password.")
     except SignInThrottled as error:
-        return _asked(request, visitor, onward, 429, f"Try again in {wait_words(error.retry_after)}.")
+        return _asked(page, onward, 429, f"Try again in {wait_words(error.retry_after)}.")
     return RedirectResponse(onward, 303)
 
 
-def _asked(request: Request, visitor: Visitor, onward: str, status: int, trouble: str) -> Response:
-    return render(request, "confirm.html", visitor=visitor, status=status, next=onward, trouble=trouble)
+def _asked(page: Page, onward: str, status: int, trouble: str) -> Response:
+    return page.render("confirm.html", status=status, next=onward, trouble=trouble)
 
 
-def _account_page(request: Request, visitor: Visitor, accounts: Accounts, status: int = 200, **wrong: str) -> Response:
-    who, about = visitor.caller.user_id, id_in_query(request, "about")
+def _account_page(page: Page, accounts: Accounts, status: int = 200, **wrong: str) -> Response:
+    who, about = page.caller.user_id, id_in_query(page.request, "about")
     sessions, tokens = accounts.sessions_of(who), accounts.tokens_of(who)
     shown: dict[str, Any] = {
         "person": accounts.person(who),
         "sessions": sessions,
-        "present": visitor.identity.session_key,
+        "present": page.visitor.identity.session_key,
         "tokens": tokens,
         "holds": {
             "password_changed": True,
-            "sessions_ended": all(one.id == visitor.identity.session_key for one in sessions),
+            "sessions_ended": all(one.id == page.visitor.identity.session_key for one in sessions),
             "session_ended": bool(about) and all(one.id != about for one in sessions),
             "token_revoked": any(one.id == about and one.ended_at is not None for one in tokens),
         },
@@ -266,7 +259,7 @@ def _account_page(request: Request, visitor: Visitor, accounts: Accounts, status
         "lifetimes": _LIFETIMES,
         "wrong": wrong,
     }
-    return render(request, "account.html", visitor=visitor, status=status, **shown)
+    return page.render("account.html", status=status, **shown)
 
 
 _CHANGES = ("person_created", "person_changed", "person_disabled", "person_enabled")
@@ -274,15 +267,14 @@ _CHANGES = ("person_created", "person_changed", "person_disabled", "person_enabl
 
 
 @router.get("/people")
-def list_people(request: Request, visitor: Administrator, accounts: OwnAccounts) -> Response:
+def list_people(page: AdministratorPage, accounts: OwnAccounts) -> Response:
     """List users."""
-    return _users_page(request, visitor, accounts)
+    return _users_page(page, accounts)
 
 
 @router.post("/people")
 def add_person(
-    request: Request,
-    visitor: Administrator,
+    page: AdministratorPage,
     accounts: OwnAccounts,
     *,
     name: Field = "",
@@ -291,27 +283,26 @@ def add_person(
     password: Field = "",
 ) -> Response:
     """Add a user; without a password, one is generated and shown once."""
-    _fresh(request, visitor)
+    page.require_fresh("/people")
     given = password or random_password()
     what = {"role": role, "organization_id": organization.strip()}
     typed = {"name": name, **what}
     try:
-        person = accounts.create_person(name.strip(), given, **what, actor=visitor.caller.user_id)
+        person = accounts.create_person(name.strip(), given, **what, actor=page.caller.user_id)
     except InvalidInputError as error:
         wrong = {problem.pointer.strip("/"): _words(problem.message, problem.suggestion) for problem in error.problems}
-        return _users_page(request, visitor, accounts, 422, wrong=wrong, given=typed)
+        return _users_page(page, accounts, 422, wrong=wrong, given=typed)
     except AccountConflict as error:
-        return _users_page(request, visitor, accounts, 409, wrong={"name": f"Refused: {error}."}, given=typed)
+        return _users_page(page, accounts, 409, wrong={"name": f"Refused: {error}."}, given=typed)
     if password:
-        return _done(request, accounts, person.id, "person_created")
-    return _secret_page(request, visitor, "New user", f"The password of {person.name}", given)
+        return _done(page, accounts, person.id, "person_created")
+    return _secret_page(page, "New user", f"The password of {person.name}", given)
 
 
 @router.post("/people/{name}/role")
 def change_role(
-    request: Request,
+    page: AdministratorPage,
     name: str,
-    visitor: Administrator,
     accounts: OwnAccounts,
     *,
     role: Field = "",
@@ -319,58 +310,56 @@ def change_role(
     seen: Field = "",
 ) -> Response:
     """Change the role or organization of a user."""
-    _fresh(request, visitor)
+    page.require_fresh("/people")
     _check_unchanged(accounts.person(name), seen)
-    accounts.set_role(name, role=role, organization_id=organization.strip(), actor=visitor.caller.user_id)
-    return _done(request, accounts, name, "person_changed")
+    accounts.set_role(name, role=role, organization_id=organization.strip(), actor=page.caller.user_id)
+    return _done(page, accounts, name, "person_changed")
 
 
 @router.post("/people/{name}/password")
-def reset_password(
-    request: Request, name: str, visitor: Administrator, accounts: OwnAccounts, *, seen: Field = ""
-) -> Response:
+def reset_password(page: AdministratorPage, name: str, accounts: OwnAccounts, *, seen: Field = "") -> Response:
     """Generate a new password, show it once, and end the sessions of the user."""
-    _fresh(request, visitor)
+    page.require_fresh("/people")
     _check_unchanged(accounts.person(name), seen)
-    secret = accounts.reset_password(name, actor=visitor.caller.user_id)
-    return _secret_page(request, visitor, "New password", f"The new password of {name}", secret)
+    secret = accounts.reset_password(name, actor=page.caller.user_id)
+    return _secret_page(page, "New password", f"The new password of {name}", secret)
 
 
 @router.post("/people/{name}/sign-out")
-def end_sessions_of_user(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+def end_sessions_of_user(page: AdministratorPage, name: str, accounts: OwnAccounts) -> Response:
     """End all sessions of a user."""
-    accounts.end_all(accounts.person(name).id, actor=visitor.caller.user_id)
-    return redirect(request, "/people", done="person_signed_out", about=name)
+    accounts.end_all(accounts.person(name).id, actor=page.caller.user_id)
+    return page.redirect("/people", done="person_signed_out", about=name)
 
 
 @router.post("/people/{name}/disable")
-def disable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+def disable(page: AdministratorPage, name: str, accounts: OwnAccounts) -> Response:
     """Disable a user."""
-    _fresh(request, visitor)
-    accounts.disable(name, actor=visitor.caller.user_id)
-    return _done(request, accounts, name, "person_disabled")
+    page.require_fresh("/people")
+    accounts.disable(name, actor=page.caller.user_id)
+    return _done(page, accounts, name, "person_disabled")
 
 
 @router.post("/people/{name}/enable")
-def enable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+def enable(page: AdministratorPage, name: str, accounts: OwnAccounts) -> Response:
     """Enable a user."""
-    _fresh(request, visitor)
-    accounts.enable(name, actor=visitor.caller.user_id)
-    return _done(request, accounts, name, "person_enabled")
+    page.require_fresh("/people")
+    accounts.enable(name, actor=page.caller.user_id)
+    return _done(page, accounts, name, "person_enabled")
 
 
-def _done(request: Request, accounts: Accounts, name: str, done: str) -> Response:
+def _done(page: Page, accounts: Accounts, name: str, done: str) -> Response:
     """Redirect to the list, which shows the message until the user changes again."""
-    return redirect(request, "/people", done=done, about=name, seen=state_mark(accounts.person(name)))
+    return page.redirect("/people", done=done, about=name, seen=state_mark(accounts.person(name)))
 
 
-def _holds(request: Request, accounts: Accounts, everybody: Iterable[Person]) -> dict[str, bool]:
+def _holds(page: Page, accounts: Accounts, everybody: Iterable[Person]) -> dict[str, bool]:
     """Return which messages are true for the user in the address."""
-    about = request.query_params.get("about", "")
+    about = page.query.get("about", "")
     person = next((one for one in everybody if one.id == about), None)
     if person is None:
         return {}
-    changes = dict.fromkeys(_CHANGES, is_present(request, person))
+    changes = dict.fromkeys(_CHANGES, page.is_present(person))
     return {**changes, "person_signed_out": not accounts.sessions_of(person.id)}
 
 
@@ -380,23 +369,16 @@ def _check_unchanged(person: Person, seen: str) -> None:
         raise AccountConflict(f"{person.name} was changed after you opened the page. Nothing was done; reload the page")
 
 
-def _fresh(request: Request, visitor: Visitor) -> None:
-    require_fresh(request, visitor, back=own_path(request, "/people"))
-
-
 def _words(message: str, suggestion: str | None) -> str:
     return f"Refused: {message}." + (f" Did you mean {suggestion}?" if suggestion else "")
 
 
-def _secret_page(
-    request: Request, visitor: Visitor, title: str, about: str, secret: str, *, back: str = "/people"
-) -> Response:
-    return render(request, "secret.html", visitor=visitor, title=title, about=about, secret=secret, back=back)
+def _secret_page(page: Page, title: str, about: str, secret: str, *, back: str = "/people") -> Response:
+    return page.render("secret.html", title=title, about=about, secret=secret, back=back)
 
 
 def _users_page(
-    request: Request,
-    visitor: Visitor,
+    page: Page,
     accounts: Accounts,
     status: int = 200,
     *,
@@ -405,10 +387,8 @@ def _users_page(
 ) -> Response:
     everybody = accounts.people()
     deciders = [person for person in everybody if person.may_decide]
-    return render(
-        request,
+    return page.render(
         "people.html",
-        visitor=visitor,
         status=status,
         people=everybody,
         last=deciders[0].id if len(deciders) == 1 else "",
@@ -416,7 +396,7 @@ def _users_page(
         versions={person.id: state_mark(person) for person in everybody},
         wrong=wrong or {},
         given=given or {},
-        holds=_holds(request, accounts, everybody),
+        holds=_holds(page, accounts, everybody),
     )
 
 
@@ -442,57 +422,50 @@ class ValueDifference(NamedTuple):
 
 
 @router.get("/audit")
-def listed(request: Request, visitor: Administrator) -> HTMLResponse:
+def listed(page: AdministratorPage) -> HTMLResponse:
     """List records, newest first."""
-    sandbox = sandbox_of(request)
-    action = choice_of(request, "action", AuditAction)
+    action = page.choice("action", AuditAction)
     wanted = AuditFilter(
         actions=(action,) if action else (),
-        actor=text_of(request, "actor"),
-        subject=subject_of(request),
-        request_id=text_of(request, "request"),
-        since=moment_of(request, "since"),
-        until=moment_of(request, "until"),
+        actor=page.text("actor"),
+        subject=parsed_subject(text) if (text := page.text("subject")) else None,
+        request_id=page.text("request"),
+        since=page.moment("since"),
+        until=page.moment("until"),
     )
-    given = {name: text_of(request, name) for name in _FILTERS}
-    with serving(visitor.caller):
-        listing = sandbox.access.administration.history(wanted, page_of(request))
-    return render(
-        request,
+    given = {name: page.text(name) for name in _FILTERS}
+    with page.administration() as administration:
+        listing = administration.history(wanted, PageRequest(limit=ROWS, after=page.text("after")))
+    return page.render(
         "audit/list.html",
-        visitor=visitor,
         listing=listing,
         summary=summary,
         actions=[("", "any"), *((one.value, one.value.replace("_", " ")) for one in AuditAction)],
         given=given,
         export={**given, "since": _whole(wanted.since), "until": _whole(wanted.until)},
-        head=sandbox.access.store.audit_head()[0],
-        checked=getattr(request.app.state, "audit_checked", None),
+        head=page.sandbox.access.store.audit_head()[0],
+        checked=getattr(page.request.app.state, "audit_checked", None),
     )
 
 
 @router.post("/audit/verify")
-def verify(request: Request, visitor: Administrator) -> RedirectResponse:
+def verify(page: AdministratorPage) -> RedirectResponse:
     """Verify the whole hash chain, and keep the result."""
-    del visitor
-    request.app.state.audit_checked = AuditCheck(verify_store(sandbox_of(request).access.store), datetime.now(UTC))
-    return redirect(request, "/audit")
+    page.request.app.state.audit_checked = AuditCheck(verify_store(page.sandbox.access.store), datetime.now(UTC))
+    return page.redirect("/audit")
 
 
 @router.get("/audit/{sequence}")
-def shown(request: Request, sequence: int, visitor: Administrator) -> HTMLResponse:
+def shown(page: AdministratorPage, sequence: int) -> HTMLResponse:
     """Show one record."""
-    sandbox = sandbox_of(request)
-    with serving(visitor.caller):
-        record = sandbox.access.administration.audit_record(sequence)
-    return render(
-        request,
+    with page.administration() as administration:
+        record = administration.audit_record(sequence)
+    return page.render(
         "audit/show.html",
-        visitor=visitor,
         record=record,
         code=code,
         differences=tuple(differences(record.before, record.after)),
-        head=sandbox.access.store.audit_head()[0],
+        head=page.sandbox.access.store.audit_head()[0],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,22 +13,19 @@ from pydantic import BaseModel
 from democrai_sandbox.access.administration import LONGEST_REASON, Outcome
 from democrai_sandbox.access.store.decisions import newer_decision_text
 from democrai_sandbox.access.values import DecisionEffect, DecisionScope, RequestState, new_id
-from democrai_sandbox.console.auth import Visitor, is_high_risk, needs_password, own_path, refused_password, sandbox_of
-from democrai_sandbox.console.render import redirect, url
+from democrai_sandbox.console.auth import is_high_risk, own_path
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.host.decisions import (
     SubmittedDecision,
     answers_words,
-    decide,
     decided_words,
     end_words,
     restored_decisions,
 )
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.access_environment import serving
 
 from .decisions import ACTS, confirmation, read_versions
-from .parameters import FILTERS, SignedInUser, UserIfSignedIn, forget_draft, keep_draft, kept_draft, why_not
+from .parameters import FILTERS, Page, PageIfSignedIn, SignedInPage, keep_draft, kept_reason
 from .requests import no_session
 
 if TYPE_CHECKING:
@@ -36,8 +34,9 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
     from democrai_sandbox.access.values import Aftermath, AuditRecord, DecisionReach
     from democrai_sandbox.access.values import StoredRequest as Asked
-    from democrai_sandbox.console.auth import RefusedPassword
     from democrai_sandbox.host.sandbox import Sandbox
+
+    from .parameters import RefusedPassword
 
 router = APIRouter()
 MOST = 500
@@ -98,69 +97,62 @@ class BulkResultQuery(BaseModel):
 
 
 @router.get("/requests/bulk")
-def preview(request: Request, visitor: SignedInUser, act: str = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
+def preview(page: SignedInPage, act: str = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
     """Show every request that the chosen action would decide; nothing is decided."""
-    _check(visitor)
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+    _check(page)
+    with page.administration() as administration:
         found = _with_alike(administration, ids)
-    draft = kept_draft(request, "/requests/bulk")
-    reason = draft.get("reason", "")[:LONGEST_REASON]
-    answer = _preview(request, visitor, act, found[:MOST], left_out=max(0, len(found) - MOST), reason=reason)
-    if draft:
-        forget_draft(request, answer)
-    return answer
+    shown = partial(_preview, page, act, found[:MOST], left_out=max(0, len(found) - MOST))
+    return page.with_draft("/requests/bulk", lambda draft: shown(reason=kept_reason(draft)))
 
 
 @router.post("/requests/bulk/confirm")
-def confirm(request: Request, visitor: UserIfSignedIn, sent: Annotated[BulkForm, Form()]) -> Response:
+def confirm(request: Request, page: PageIfSignedIn, sent: Annotated[BulkForm, Form()]) -> Response:
     """Decide each request, and redirect to the results."""
-    if visitor is None:
+    if page is None:
         back = own_path(request, f"/requests/bulk?{request.url.query}")
         return keep_draft(request, "/requests/bulk", {"reason": sent.reason}, back=back)
-    _check(visitor)
-    sandbox = sandbox_of(request)
-    with serving(visitor.caller):
-        found = _found(sandbox.access.administration, sent.ids[:MOST])
+    _check(page)
+    store = page.sandbox.access.store
+    with page.administration() as administration:
+        found = _found(administration, sent.ids[:MOST])
     versions = [read_versions(text, 1) for text in sent.seen]
     seen = {one: version[0] for one, version in zip(sent.ids, versions, strict=False) if version}
     problem = _problem(sent, found, seen)
     accesses = [one.access for one in found]
     refused = None
-    if not problem and sent.act == "permanent" and needs_password(request, visitor, accesses):
-        refused = refused_password(request, visitor, sent.password)
+    if not problem and sent.act == "permanent" and page.needs_password(accesses):
+        refused = page.refused_password(sent.password)
     if problem or refused:
-        return _preview(request, visitor, sent.act, found, problem=problem, refused=refused, reason=sent.reason)
-    bulk, before = new_id(), sandbox.access.store.pulse()[1]
-    with serving(visitor.caller):
-        answers = sandbox.access.administration.decide_many(
+        return _preview(page, sent.act, found, problem=problem, refused=refused, reason=sent.reason)
+    bulk, before = new_id(), store.pulse()[1]
+    with page.administration() as administration:
+        answers = administration.decide_many(
             [one.id for one in found], sent.act, reason=sent.reason.strip(), expected=seen, bulk=bulk
         )
     left = [one for one, answer in answers if not isinstance(answer, Outcome) or answer.decision is None]
     place: dict[str, Any] = {
         "act": sent.act,
         "after": before,
-        "last": sandbox.access.store.pulse()[1],
+        "last": store.pulse()[1],
         "left": left[:_MOST_LEFT],
     }
-    return redirect(request, f"/requests/bulk/{bulk}", **place, more=len(left[_MOST_LEFT:]) or None)
+    return page.redirect(f"/requests/bulk/{bulk}", **place, more=len(left[_MOST_LEFT:]) or None)
 
 
 @router.get("/requests/bulk/{bulk}")
-def result(request: Request, visitor: SignedInUser, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
+def result(page: SignedInPage, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
     """Show the result for each request. Reloading does not decide again."""
-    _check(visitor)
-    sandbox = sandbox_of(request)
-    administration = sandbox.access.administration
-    with serving(visitor.caller):
-        records = _records(sandbox, bulk, wanted)
+    _check(page)
+    with page.administration() as administration:
+        records = _records(page.sandbox, bulk, wanted)
         made = [administration.decision(record.after["decision"]["id"]) for record in records]
         answered = [one for record in records for one in record.after["requests"]]
         rows = [_came_of(one, wanted.act) for one in _found(administration, answered)]
         left = [_left(one, wanted.act) for one in _found(administration, wanted.left[:_MOST_LEFT])]
         live = [administration.aftermath(one.id) for one in made if one.ended_at is None]
         over = bool(made) and not live
-        kept = [(done.decision, _obstacle(request, visitor, done)) for done in live]
+        kept = [(done.decision, _obstacle(page, done)) for done in live]
     context: dict[str, Any] = {
         "act": wanted.act,
         "what": DONE.get(wanted.act, "Decided"),
@@ -177,54 +169,52 @@ def result(request: Request, visitor: SignedInUser, bulk: str, wanted: Annotated
             "undone_partly": over,
             "undone_some": any(why for _, why in kept),
         },
-        "undo": url(request, f"/requests/bulk/{bulk}/undo", **wanted.model_dump()),
+        "undo": page.url(f"/requests/bulk/{bulk}/undo", **wanted.model_dump()),
     }
-    return confirmation(request, visitor, "requests/bulk_result.html", None, **context)
+    return confirmation(page, "requests/bulk_result.html", None, **context)
 
 
 @router.post("/requests/bulk/{bulk}/undo")
-def undo(request: Request, visitor: SignedInUser, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
+def undo(page: SignedInPage, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
     """Undo the decisions of one bulk decision, and no others."""
-    _check(visitor)
-    sandbox = sandbox_of(request)
+    _check(page)
     done = "undone"
-    with serving(visitor.caller):
-        for record in reversed(_records(sandbox, bulk, wanted)):
-            came_to = _undone(request, visitor, record.after["decision"]["id"])
+    with page.administration():
+        for record in reversed(_records(page.sandbox, bulk, wanted)):
+            came_to = _undone(page, record.after["decision"]["id"])
             done = max(done, came_to, key=_UNDONE.index)
-    return redirect(request, f"/requests/bulk/{bulk}", done=done, **wanted.model_dump())
+    return page.redirect(f"/requests/bulk/{bulk}", done=done, **wanted.model_dump())
 
 
-def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
+def _undone(page: Page, decision_id: str) -> str:
     """Undo one decision; return the message code."""
-    administration = sandbox_of(request).access.administration
-    done = administration.aftermath(decision_id)
+    done = page.sandbox.access.administration.aftermath(decision_id)
     if done.decision.ended_at is not None:
         return "undone"
-    if _obstacle(request, visitor, done):
+    if _obstacle(page, done):
         return "undone_some"
     try:
-        undone = decide(administration, visitor.caller, SubmittedDecision("undo", decision_id))
+        undone = page.decide(SubmittedDecision("undo", decision_id))
     except DecisionConflict:
         return "undone_some"
     return "undone_partly" if undone.kept else "undone"
 
 
-def _obstacle(request: Request, visitor: Visitor, done: Aftermath) -> str:
+def _obstacle(page: Page, done: Aftermath) -> str:
     """Return the reason why a decision is not undone together with others, or an empty text."""
     if done.newer is not None:
         return f"{newer_decision_text(done.newer)}."
-    _, approvals = restored_decisions(sandbox_of(request).access.administration, done)
-    if not approvals or not needs_password(request, visitor, approvals):
+    _, approvals = restored_decisions(page.sandbox.access.administration, done)
+    if not approvals or not page.needs_password(approvals):
         return ""
     back = "; ".join(decided_words(one) for one in approvals)
     high = "of high risk, " if any(map(is_high_risk, approvals)) else ""
     return f"undoing it puts a permanent approval back in force, {high}which takes your password: {back}"
 
 
-def _check(visitor: Visitor) -> None:
-    if why_not(visitor):
-        raise ExternalAccessAdminRequired(why_not(visitor))
+def _check(page: Page) -> None:
+    if page.why_not:
+        raise ExternalAccessAdminRequired(page.why_not)
 
 
 def _problem(sent: BulkForm, found: list[Asked], seen: dict[str, int]) -> str:
@@ -294,8 +284,7 @@ def _left(one: Asked, act: str) -> BulkRow:
 
 
 def _preview(
-    request: Request,
-    visitor: Visitor,
+    page: Page,
     act: str,
     found: list[Asked],
     *,
@@ -303,19 +292,18 @@ def _preview(
     refused: RefusedPassword | None = None,
     **more: Any,
 ) -> Response:
-    administration = sandbox_of(request).access.administration
     rows = [_previewed(one, act) for one in found]
     deciding = [row.asked for row in rows if row.state == RequestState.PENDING.value]
     if not problem:
         problem = (
             "" if act in ACTS and deciding else UNSELECTED if act in ACTS else "Choose what to do with the requests."
         )
-    with serving(visitor.caller):
+    with page.administration() as administration:
         versions = administration.versions_of(deciding)
         reach: DecisionReach = administration.reach_of(deciding)
     scope = DecisionScope.SESSION if act == "session" else DecisionScope.PERMANENT
-    filters = {name: value for name, value in request.query_params.items() if name in FILTERS}
-    selection = {"act": act, "ids": request.query_params.getlist("ids")}
+    filters = {name: value for name, value in page.query.items() if name in FILTERS}
+    selection = {"act": act, "ids": page.query.getlist("ids")}
     accesses = [one.access for one in deciding]
     context: dict[str, Any] = {
         "act": act,
@@ -325,15 +313,15 @@ def _preview(
         "rows": rows,
         "deciding": [(one.id, versions[one.id]) for one in deciding],
         "problem": problem,
-        "back": url(request, "/requests", **filters),
-        "action": url(request, "/requests/bulk/confirm", **selection, **filters),
-        "takes_password": act == "permanent" and bool(deciding) and needs_password(request, visitor, accesses),
+        "back": page.url("/requests", **filters),
+        "action": page.url("/requests/bulk/confirm", **selection, **filters),
+        "takes_password": act == "permanent" and bool(deciding) and page.needs_password(accesses),
         "trouble": refused.text if refused else "",
         "left_out": 0,
         "reason": "",
         **more,
     }
-    answer = confirmation(request, visitor, "requests/bulk_preview.html", refused, **context)
+    answer = confirmation(page, "requests/bulk_preview.html", refused, **context)
     if problem:
         answer.status_code = 422
     return answer

@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import DecisionEffect, DecisionScope, PageRequest, RequestState, ResultPage
 from democrai_sandbox.console.api.openapi import Repeatable
-from democrai_sandbox.console.auth import Visitor, needs_password, refused_password, sandbox_of
-from democrai_sandbox.console.render import id_in_query, is_id, redirect, render, state_mark, url
+from democrai_sandbox.console.render import id_in_query, is_id, state_mark
 from democrai_sandbox.errors import DecisionConflict, IdempotencyRunning
 from democrai_sandbox.host.decisions import (
     SubmittedDecision,
@@ -28,20 +27,18 @@ from democrai_sandbox.host.decisions import (
     effect_words,
     restored_decisions,
 )
-from democrai_sandbox.host.decisions import decide as decide_submitted
 from democrai_sandbox.policy import InvalidInputError, ResourceType
-from democrai_sandbox.runtime.access_environment import serving
 
-from .parameters import SignedInUser, UserIfSignedIn, decisions_wanted, forget_draft, keep_draft, kept_draft, why_not
+from .parameters import Page, PageIfSignedIn, SignedInPage, decisions_wanted, keep_draft, kept_reason
 from .requests import LIFETIMES, ROWS, aftermath_of, decision_words, detail_page, ended_holds, no_session
 
 if TYPE_CHECKING:
-    from democrai_sandbox.access.administration import Outcome
     from democrai_sandbox.access.values import AccessTuple, Decision
     from democrai_sandbox.access.values import StoredRequest as Asked
-    from democrai_sandbox.console.auth import RefusedPassword
     from democrai_sandbox.host.decisions import DecisionTarget
     from democrai_sandbox.host.sandbox import Sandbox
+
+    from .parameters import RefusedPassword
 
 router = APIRouter()
 
@@ -104,24 +101,22 @@ class DecisionForm(BaseModel):
 
 
 @router.post("/requests/{request_id}/decide")
-def decide(
-    request: Request, visitor: UserIfSignedIn, request_id: str, sent: Annotated[DecisionForm, Form()]
-) -> Response:
+def decide(request: Request, page: PageIfSignedIn, request_id: str, sent: Annotated[DecisionForm, Form()]) -> Response:
     """Decide; a permanent approval needs a confirmation first."""
-    if visitor is None:
+    if page is None:
         return keep_draft(request, f"/requests/{request_id}", sent.model_dump(include=set(_KEPT)))
-    with serving(visitor.caller):
-        found = sandbox_of(request).access.administration.request(request_id)
-    if why_not(visitor):
-        return detail_page(request, visitor, request_id, status=403, notice=why_not(visitor))
+    with page.administration() as administration:
+        found = administration.request(request_id)
+    if page.why_not:
+        return detail_page(page, request_id, status=403, notice=page.why_not)
     if found.state is not RequestState.PENDING:
-        return _conflict(request, visitor, found, "")
+        return _conflict(page, found, "")
     filled = _read(found, sent)
     if wrong := _wrong(filled):
-        return detail_page(request, visitor, request_id, **wrong, **filled.again())
+        return detail_page(page, request_id, **wrong, **filled.again())
     if filled.act == "permanent":
-        return _permanently(request, visitor, found, filled, sent)
-    return _decided(request, visitor, found, filled)
+        return _permanently(page, found, filled, sent)
+    return _decided(page, found, filled)
 
 
 def reason_problem(reason: str) -> str:
@@ -158,39 +153,35 @@ def read_versions(text: str, count: int) -> tuple[int, ...]:
     return tuple(map(int, found)) if known else ()
 
 
-def _permanently(
-    request: Request, visitor: Visitor, found: Asked, filled: DecisionValues, sent: DecisionForm
-) -> Response:
+def _permanently(page: Page, found: Asked, filled: DecisionValues, sent: DecisionForm) -> Response:
     """Ask for confirmation and, if needed, for the password; then approve."""
-    with serving(visitor.caller):
-        approved = approved_accesses(sandbox_of(request).access.administration, filled.submitted(found.id))
-    takes_password = needs_password(request, visitor, approved)
+    with page.administration() as administration:
+        approved = approved_accesses(administration, filled.submitted(found.id))
+    takes_password = page.needs_password(approved)
     if not sent.confirmed:
-        return _ask(request, visitor, found, filled, sent, takes_password=takes_password)
-    refused = refused_password(request, visitor, sent.password) if takes_password else None
+        return _ask(page, found, filled, sent, takes_password=takes_password)
+    refused = page.refused_password(sent.password) if takes_password else None
     if refused is not None:
-        return _ask(request, visitor, found, filled, sent, takes_password=True, refused=refused)
-    return _decided(request, visitor, found, filled)
+        return _ask(page, found, filled, sent, takes_password=True, refused=refused)
+    return _decided(page, found, filled)
 
 
-def _decided(request: Request, visitor: Visitor, found: Asked, filled: DecisionValues) -> Response:
-    administration = sandbox_of(request).access.administration
+def _decided(page: Page, found: Asked, filled: DecisionValues) -> Response:
     try:
-        outcome = decide_submitted(administration, visitor.caller, filled.submitted(found.id))
+        outcome = page.decide(filled.submitted(found.id))
     except DecisionConflict as error:
-        with serving(visitor.caller):
-            return _conflict(request, visitor, administration.request(found.id), str(error))
+        with page.administration() as administration:
+            return _conflict(page, administration.request(found.id), str(error))
     except InvalidInputError as error:
-        return detail_page(request, visitor, found.id, status=422, notice=str(error), **filled.again())
+        return detail_page(page, found.id, status=422, notice=str(error), **filled.again())
     if outcome.decision is None:
         notice = f"Nothing was decided: {outcome.skipped}."
-        return detail_page(request, visitor, found.id, status=409, notice=notice, **filled.again())
-    return redirect(request, f"/requests/{found.id}", done=ACTS[filled.act], about=outcome.decision.id)
+        return detail_page(page, found.id, status=409, notice=notice, **filled.again())
+    return page.redirect(f"/requests/{found.id}", done=ACTS[filled.act], about=outcome.decision.id)
 
 
 def _ask(
-    request: Request,
-    visitor: Visitor,
+    page: Page,
     found: Asked,
     filled: DecisionValues,
     sent: DecisionForm,
@@ -210,7 +201,7 @@ def _ask(
         "seen": sent.seen,
         "takes_password": takes_password,
     }
-    return spelled_out(request, visitor, "requests/confirm.html", decision, refused, **context)
+    return spelled_out(page, "requests/confirm.html", decision, refused, **context)
 
 
 class UnconfirmedDecision(NamedTuple):
@@ -227,8 +218,7 @@ class UnconfirmedDecision(NamedTuple):
 
 
 def spelled_out(
-    request: Request,
-    visitor: Visitor,
+    page: Page,
     template: str,
     decision: UnconfirmedDecision,
     refused: RefusedPassword | None,
@@ -239,8 +229,7 @@ def spelled_out(
     Every decision is shown in full before it is made.
     """
     access = replace(decision.access, target=decision.target)
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+    with page.administration() as administration:
         (reach,) = administration.reach(decision.access, [access.target], own=decision.request_id)
         (risk,) = administration.risks(decision.access, [access.target])
     words: dict[str, Any] = {
@@ -249,45 +238,43 @@ def spelled_out(
         "risk": risk,
         "trouble": refused.text if refused else "",
     }
-    return confirmation(request, visitor, template, refused, **words, **context)
+    return confirmation(page, template, refused, **words, **context)
 
 
-def confirmation(
-    request: Request, visitor: Visitor, template: str, refused: RefusedPassword | None, **context: Any
-) -> Response:
+def confirmation(page: Page, template: str, refused: RefusedPassword | None, **context: Any) -> Response:
     """Return the confirmation page, also after a wrong password."""
-    page = render(request, template, visitor=visitor, status=refused.status if refused else 200, **context)
+    answer = page.render(template, status=refused.status if refused else 200, **context)
     if refused and refused.retry_after:
-        page.headers["Retry-After"] = str(refused.retry_after)
-    return page
+        answer.headers["Retry-After"] = str(refused.retry_after)
+    return answer
 
 
-def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Response:
+def _conflict(page: Page, found: Asked, text: str) -> Response:
     """Show that nothing was changed, with the current state."""
     context: dict[str, Any] = {"found": found, "text": text, "why_no_session": no_session(found)}
-    return render(request, "requests/conflict.html", visitor=visitor, status=409, **context)
+    return page.render("requests/conflict.html", status=409, **context)
 
 
 @router.post("/requests/{request_id}/notes")
-def note(request: Request, visitor: UserIfSignedIn, request_id: str, sent: Annotated[NoteForm, Form()]) -> Response:
+def note(request: Request, page: PageIfSignedIn, request_id: str, sent: Annotated[NoteForm, Form()]) -> Response:
     """Add a note to a request: a remark, or a question to its user. A repeated submission is stored once."""
-    if visitor is None:
+    if page is None:
         return keep_draft(request, f"/requests/{request_id}", {"note": sent.text})
     written = sent.text.strip()
     if not written or len(written) > LONGEST_REASON:
         errors = {"note": "The note is empty." if not written else f"At most {LONGEST_REASON} characters."}
-        return detail_page(request, visitor, request_id, status=422, errors=errors, note=written)
+        return detail_page(page, request_id, status=422, errors=errors, note=written)
 
     def act() -> StoredNote:
-        with serving(visitor.caller):
-            record = sandbox_of(request).access.administration.note(request_id, written)
+        with page.administration() as administration:
+            record = administration.note(request_id, written)
         return StoredNote(sequence=record.sequence)
 
     # Another text from the same form, after the way back, is another note.
     key = f"note-{sent.once}-{state_mark(written)}" if is_id(sent.once) else None
     with suppress(IdempotencyRunning):  # the first of two clicks keeps it
-        Repeatable(request, key).run(visitor, NoteForm(text=written), StoredNote, act, for_all=True)
-    return redirect(request, f"/requests/{request_id}", done="noted")
+        Repeatable(page.request, key).run(page.visitor, NoteForm(text=written), StoredNote, act, for_all=True)
+    return page.redirect(f"/requests/{request_id}", done="noted")
 
 
 Text = Annotated[str, Form()]
@@ -297,29 +284,28 @@ _SOON = timedelta(days=7)
 
 
 @router.get("/approvals")
-def approvals(request: Request, visitor: SignedInUser) -> Response:
+def approvals(page: SignedInPage) -> Response:
     """List approvals with their administrator, last use and end."""
-    return _list(request, visitor, DecisionEffect.APPROVAL)
+    return _list(page, DecisionEffect.APPROVAL)
 
 
 @router.get("/denials")
-def denials(request: Request, visitor: SignedInUser) -> Response:
+def denials(page: SignedInPage) -> Response:
     """List denials."""
-    return _list(request, visitor, DecisionEffect.DENIAL)
+    return _list(page, DecisionEffect.DENIAL)
 
 
-def _list(request: Request, visitor: Visitor, effect: DecisionEffect) -> Response:
-    sandbox = sandbox_of(request)
-    wanted, narrowed = decisions_wanted(request.query_params)
-    page = PageRequest(limit=ROWS, after=request.query_params.get("after", ""))
-    with serving(visitor.caller):
-        administration = sandbox.access.administration
+def _list(page: Page, effect: DecisionEffect) -> Response:
+    sandbox = page.sandbox
+    wanted, narrowed = decisions_wanted(page.query)
+    part = PageRequest(limit=ROWS, after=page.query.get("after", ""))
+    with page.administration() as administration:
         listed = administration.approvals if effect is DecisionEffect.APPROVAL else administration.denials
-        listing = listed(narrowed, page)
-        holds = ended_holds(request)
-        about = id_in_query(request, "about") if holds["revoked"] else ""
+        listing = listed(narrowed, part)
+        holds = ended_holds(page)
+        about = id_in_query(page.request, "about") if holds["revoked"] else ""
         is_open = bool(about) and not administration.is_decided(administration.decision(about).access)
-    again = url(request, f"/decisions/{about}/approve")
+    again = page.url(f"/decisions/{about}/approve")
     now = datetime.now(UTC)
     unused = timedelta(days=sandbox.settings.console.unused_days)
     context: dict[str, Any] = {
@@ -334,7 +320,7 @@ def _list(request: Request, visitor: Visitor, effect: DecisionEffect) -> Respons
         "holds": holds,
     }
     status = 422 if wanted.errors else 200
-    return render(request, "decisions/list.html", visitor=visitor, status=status, **context)
+    return page.render("decisions/list.html", status=status, **context)
 
 
 def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
@@ -351,69 +337,61 @@ def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
 
 
 @router.get("/decisions/{decision_id}")
-def detail(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
+def detail(page: SignedInPage, decision_id: str) -> Response:
     """Show one decision and its actions."""
-    return _page(request, visitor, decision_id, "decisions/detail.html")
+    return _page(page, decision_id, "decisions/detail.html")
 
 
 @router.get("/decisions/{decision_id}/revoke")
-def ask_revoke(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
+def ask_revoke(page: SignedInPage, decision_id: str) -> Response:
     """Show the effect of a revocation, and when it reaches all nodes."""
-    return _with_draft(request, visitor, decision_id, "revoke")
+    return _with_draft(page, decision_id, "revoke")
 
 
 @router.post("/decisions/{decision_id}/revoke")
-def revoke(request: Request, visitor: UserIfSignedIn, decision_id: str, reason: Text = "") -> Response:
+def revoke(request: Request, page: PageIfSignedIn, decision_id: str, reason: Text = "") -> Response:
     """Revoke a decision."""
-    if visitor is None:
+    if page is None:
         return keep_draft(request, f"/decisions/{decision_id}/revoke", {"reason": reason})
     if error := reason_problem(reason):
-        return _page(request, visitor, decision_id, "decisions/revoke.html", status=422, error=error, reason=reason)
+        return _page(page, decision_id, "decisions/revoke.html", status=422, error=error, reason=reason)
     try:
-        ended = _submitted(request, visitor, SubmittedDecision("revoke", decision_id, reason=reason.strip())).decision
+        ended = page.decide(SubmittedDecision("revoke", decision_id, reason=reason.strip())).decision
     except DecisionConflict as conflict:
-        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
+        return _page(page, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     if ended is not None and ended.effect is DecisionEffect.DENIAL:
-        return redirect(request, "/denials", done="denial_removed", about=decision_id)
-    return redirect(request, "/approvals", done="revoked", about=decision_id)
-
-
-def _submitted(request: Request, visitor: Visitor, submitted: SubmittedDecision) -> Outcome:
-    return decide_submitted(sandbox_of(request).access.administration, visitor.caller, submitted)
+        return page.redirect("/denials", done="denial_removed", about=decision_id)
+    return page.redirect("/approvals", done="revoked", about=decision_id)
 
 
 @router.get("/decisions/{decision_id}/undo")
-def ask_undo(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
+def ask_undo(page: SignedInPage, decision_id: str) -> Response:
     """Show the effect of an undo."""
-    return _undo_page(request, visitor, decision_id)
+    return _undo_page(page, decision_id)
 
 
 @router.post("/decisions/{decision_id}/undo")
-def undo(request: Request, visitor: UserIfSignedIn, decision_id: str, password: Text = "") -> Response:
+def undo(request: Request, page: PageIfSignedIn, decision_id: str, password: Text = "") -> Response:
     """Undo a decision and its answers."""
-    if visitor is None:
+    if page is None:
         return keep_draft(request, f"/decisions/{decision_id}/undo", {})
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+    with page.administration() as administration:
         done = administration.aftermath(decision_id)
         _, approvals = restored_decisions(administration, done)
-    takes_password = bool(approvals) and needs_password(request, visitor, approvals)
-    if takes_password and (refused := refused_password(request, visitor, password)):
-        return _undo_page(request, visitor, decision_id, refused=refused)
+    takes_password = bool(approvals) and page.needs_password(approvals)
+    if takes_password and (refused := page.refused_password(password)):
+        return _undo_page(page, decision_id, refused=refused)
     try:
-        kept = _submitted(request, visitor, SubmittedDecision("undo", decision_id)).kept
+        kept = page.decide(SubmittedDecision("undo", decision_id)).kept
     except DecisionConflict as conflict:
-        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
+        return _page(page, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     request_id = done.decision.request_id
     place = f"/requests/{request_id}" if request_id else f"/decisions/{decision_id}"
-    return redirect(request, place, done="undone_partly" if kept else "undone", about=decision_id)
+    return page.redirect(place, done="undone_partly" if kept else "undone", about=decision_id)
 
 
-def _undo_page(
-    request: Request, visitor: Visitor, decision_id: str, *, refused: RefusedPassword | None = None
-) -> Response:
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+def _undo_page(page: Page, decision_id: str, *, refused: RefusedPassword | None = None) -> Response:
+    with page.administration() as administration:
         done = administration.aftermath(decision_id)
         restored, approvals = restored_decisions(administration, done)
     context: dict[str, Any] = {
@@ -422,17 +400,17 @@ def _undo_page(
         "reopened": len(done.answered) - len(done.started),
         "started": len(done.started),
         "restored": [decision_words(one) for one in restored],
-        "takes_password": bool(approvals) and needs_password(request, visitor, approvals),
+        "takes_password": bool(approvals) and page.needs_password(approvals),
         "trouble": refused.text if refused else "",
         "place": f"/{done.decision.effect}s",
     }
-    return confirmation(request, visitor, "decisions/undo.html", refused, **context)
+    return confirmation(page, "decisions/undo.html", refused, **context)
 
 
 @router.get("/decisions/{decision_id}/approve")
-def ask_approve(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
+def ask_approve(page: SignedInPage, decision_id: str) -> Response:
     """Show the effect of a permanent approval that replaces a denial or a revoked decision."""
-    return _with_draft(request, visitor, decision_id, "approve")
+    return _with_draft(page, decision_id, "approve")
 
 
 class ApprovalForm(BaseModel):
@@ -445,53 +423,46 @@ class ApprovalForm(BaseModel):
 
 @router.post("/decisions/{decision_id}/approve")
 def approve(
-    request: Request, visitor: UserIfSignedIn, decision_id: str, sent: Annotated[ApprovalForm, Form()]
+    request: Request, page: PageIfSignedIn, decision_id: str, sent: Annotated[ApprovalForm, Form()]
 ) -> Response:
     """Approve the access of another decision permanently."""
-    if visitor is None:
+    if page is None:
         return keep_draft(request, f"/decisions/{decision_id}/approve", {"reason": sent.reason})
-    again = partial(_page, request, visitor, decision_id, "decisions/approve.html", reason=sent.reason)
+    again = partial(_page, page, decision_id, "decisions/approve.html", reason=sent.reason)
     if error := reason_problem(sent.reason):
         return again(status=422, error=error)
     versions = read_versions(sent.seen, 1)
     if not versions:
-        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=STATELESS)
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+        return _page(page, decision_id, "decisions/detail.html", status=409, conflict=STATELESS)
+    with page.administration() as administration:
         access = administration.decision(decision_id).access
-    if needs_password(request, visitor, [access]) and (refused := refused_password(request, visitor, sent.password)):
+    if page.needs_password([access]) and (refused := page.refused_password(sent.password)):
         return again(status=refused.status, trouble=refused.text)
     about = UnrequestedAccess(access.subject, access.resource_type, access.operation, access.target)
     submitted = SubmittedDecision("permanent", about, reason=sent.reason.strip(), expected=versions[0])
     try:
-        outcome = _submitted(request, visitor, submitted)
+        outcome = page.decide(submitted)
     except DecisionConflict as conflict:
-        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
+        return _page(page, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     made = outcome.decision.id if outcome.decision else decision_id
-    return redirect(request, f"/decisions/{made}", done="approved")
+    return page.redirect(f"/decisions/{made}", done="approved")
 
 
-def _with_draft(request: Request, visitor: Visitor, decision_id: str, act: str) -> Response:
+def _with_draft(page: Page, decision_id: str, act: str) -> Response:
     """Return the page of an action, with the reason kept from before an ended session."""
-    draft = kept_draft(request, f"/decisions/{decision_id}/{act}")
-    reason = draft.get("reason", "")[:LONGEST_REASON]
-    answer = _page(request, visitor, decision_id, f"decisions/{act}.html", reason=reason)
-    if draft:
-        forget_draft(request, answer)
-    return answer
+    shown = partial(_page, page, decision_id, f"decisions/{act}.html")
+    return page.with_draft(f"/decisions/{decision_id}/{act}", lambda draft: shown(reason=kept_reason(draft)))
 
 
-def _page(
-    request: Request, visitor: Visitor, decision_id: str, template: str, *, status: int = 200, **more: Any
-) -> Response:
-    sandbox = sandbox_of(request)
-    with serving(visitor.caller):
-        found = sandbox.access.administration.decision(decision_id)
+def _page(page: Page, decision_id: str, template: str, *, status: int = 200, **more: Any) -> Response:
+    sandbox = page.sandbox
+    with page.administration() as administration:
+        found = administration.decision(decision_id)
         access = found.access
-        (seen,) = sandbox.access.administration.versions(access)
-        (reach,) = sandbox.access.administration.reach(access, [access.target])
-        after = aftermath_of(request, decision_id=decision_id)
-        holds = ended_holds(request, decision_id)
+        (seen,) = administration.versions(access)
+        (reach,) = administration.reach(access, [access.target])
+        after = aftermath_of(page, decision_id=decision_id)
+        holds = ended_holds(page, decision_id)
     may = found.effect is DecisionEffect.APPROVAL or template == "decisions/approve.html"
     words = decided_words(access, may=may)
     context: dict[str, Any] = {
@@ -502,13 +473,13 @@ def _page(
         "seen": seen,
         "effect": effect_words(access, DecisionEffect.APPROVAL, DecisionScope.PERMANENT),
         "answers": answers_words(reach, DecisionScope.PERMANENT),
-        "takes_password": template == "decisions/approve.html" and needs_password(request, visitor, [access]),
+        "takes_password": template == "decisions/approve.html" and page.needs_password([access]),
         **after,
     }
     context["place"] = f"/{found.effect}s"
     context["holds"] = holds | dict.fromkeys(("approved", "denied"), found.ended_at is None)
     filled = {"error": "", "reason": "", "trouble": "", "conflict": "", "can_revoke": found.ended_at is None}
-    return render(request, template, visitor=visitor, status=status, **context, **{**filled, **more})
+    return page.render(template, status=status, **context, **{**filled, **more})
 
 
 def how_soon(sandbox: Sandbox) -> str:

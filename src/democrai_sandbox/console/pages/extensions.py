@@ -10,16 +10,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Form, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from democrai_sandbox.access.values import PageRequest, RequestFilter, RequestState, ResultPage
 from democrai_sandbox.console.api.extensions import own_task
-from democrai_sandbox.console.auth import require_fresh, sandbox_of
 from democrai_sandbox.console.problems import told
-from democrai_sandbox.console.render import code, code_line, is_present, redirect, render, state_mark, url
+from democrai_sandbox.console.render import code, code_line, state_mark
 from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied
 from democrai_sandbox.host import extension_admin
 from democrai_sandbox.host.config.display import HIDDEN
@@ -38,7 +37,7 @@ from democrai_sandbox.policy import InvalidInputError, SandboxError, Subject, Su
 from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.store import TaskFilter, TaskState
 
-from .parameters import ROWS, Administrator, SignedInUser, choice_of, text_of, why_not
+from .parameters import ROWS, AdministratorPage, Page, SignedInPage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,22 +63,20 @@ _MESSAGES = frozenset({"server_added", "model_added", *_SERVER_ACTS.values(), *_
 
 
 @router.get("/extensions")
-def listed(request: Request, visitor: SignedInUser) -> HTMLResponse:
+def listed(page: SignedInPage) -> HTMLResponse:
     """List all extensions by kind; users who may not decide see runnable modules only."""
-    found = list_extensions(sandbox_of(request))
-    if not visitor.may_decide:
+    found = list_extensions(page.sandbox)
+    if not page.visitor.may_decide:
         found = tuple(one for one in found if one.kind.value == "module" and one.state is ExtensionState.OK)
     kinds = [(title, [one for one in found if one.kind.value == kind]) for kind, title in _HEADINGS]
-    sandbox = sandbox_of(request)
-    return render(
-        request,
+    sandbox = page.sandbox
+    return page.render(
         "extensions/list.html",
-        visitor=visitor,
         kinds=[pair for pair in kinds if pair[1]],
         warnings=_warnings,
-        models=extension_admin.models(sandbox, visitor.caller) if visitor.may_decide else (),
-        servers=extension_admin.mcp_servers(sandbox, visitor.caller) if visitor.may_decide else (),
-        holds=_holds(request, visitor),
+        models=extension_admin.models(sandbox, page.caller) if page.visitor.may_decide else (),
+        servers=extension_admin.mcp_servers(sandbox, page.caller) if page.visitor.may_decide else (),
+        holds=_holds(page),
         approval=sandbox.settings.extensions.mcp_approval,
         as_json=_as_json,
         usual_timeout=f"{MODEL_TIMEOUT:g}",
@@ -88,16 +85,14 @@ def listed(request: Request, visitor: SignedInUser) -> HTMLResponse:
 
 
 @router.get("/extensions/{kind}/{name}")
-def shown(request: Request, kind: str, name: str, visitor: SignedInUser) -> HTMLResponse:
+def shown(page: SignedInPage, kind: str, name: str) -> HTMLResponse:
     """Show one extension; its declarations and output need the right to decide."""
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     found = extension_profile(sandbox, kind, name)
-    has_settings = visitor.may_decide and kind != "module"
-    settings = extension_admin.settings_of(sandbox, kind, name, visitor.caller) if has_settings else None
-    return render(
-        request,
+    has_settings = page.visitor.may_decide and kind != "module"
+    settings = extension_admin.settings_of(sandbox, kind, name, page.caller) if has_settings else None
+    return page.render(
         "extensions/show.html",
-        visitor=visitor,
         found=found,
         about=found.overview,
         marks=_marks(found),
@@ -105,10 +100,10 @@ def shown(request: Request, kind: str, name: str, visitor: SignedInUser) -> HTML
         longest=_LONGEST_LINE,
         code=code,
         code_line=code_line,
-        why_not=why_not(visitor),
+        why_not=page.why_not,
         holds={
             "install_started": found.overview.state is ExtensionState.INSTALLING,
-            "settings_changed": is_present(request, settings),
+            "settings_changed": page.is_present(settings),
         },
         settings=settings,
         as_json=_as_json,
@@ -116,21 +111,18 @@ def shown(request: Request, kind: str, name: str, visitor: SignedInUser) -> HTML
 
 
 @router.post("/extensions/{kind}/{name}/install")
-async def install(
-    request: Request, kind: str, name: str, visitor: Administrator, *, again: bool = False
-) -> RedirectResponse:
+async def install(page: AdministratorPage, kind: str, name: str, *, again: bool = False) -> RedirectResponse:
     """Start to install an engine or extractor in the background; the page of the extension shows the progress."""
-    with serving(visitor.caller):
-        await extension_admin.install(sandbox_of(request), kind, name, visitor.caller, again=again)
-    return redirect(request, f"/extensions/{kind}/{quote(name)}", done="install_started")
+    with serving(page.caller):
+        await extension_admin.install(page.sandbox, kind, name, page.caller, again=again)
+    return page.redirect(f"/extensions/{kind}/{quote(name)}", done="install_started")
 
 
 @router.post("/extensions/{kind}/{name}/settings")
 def change_settings(
-    request: Request,
+    page: AdministratorPage,
     kind: str,
     name: str,
-    visitor: Administrator,
     *,
     key: Annotated[str, Form(max_length=200)],
     value: Annotated[str, Form(max_length=100_000)] = "",
@@ -138,53 +130,50 @@ def change_settings(
 ) -> RedirectResponse:
     """Set or remove one setting of an engine or extractor."""
     here = f"/extensions/{kind}/{quote(name)}"
-    require_fresh(request, visitor, back=url(request, here))
+    page.require_fresh(here)
     is_unset = act == "unset"
-    with serving(visitor.caller):
+    with serving(page.caller):
         extension_admin.change_settings(
-            sandbox_of(request),
+            page.sandbox,
             kind,
             name,
-            visitor.caller,
+            page.caller,
             wanted={} if is_unset else {_key(key): _value(value)},
             unwanted=(key,) if is_unset else (),
         )
-    present = extension_admin.settings_of(sandbox_of(request), kind, name, visitor.caller)
-    return redirect(request, here, done="settings_changed", seen=state_mark(present))
+    present = extension_admin.settings_of(page.sandbox, kind, name, page.caller)
+    return page.redirect(here, done="settings_changed", seen=state_mark(present))
 
 
 @router.post("/mcp-servers")
 def add_server(
-    request: Request,
-    visitor: Administrator,
+    page: AdministratorPage,
     name: Annotated[str, Form(max_length=200)],
     endpoint_url: Annotated[str, Form(max_length=2000)],
     transport: Annotated[str, Form(max_length=50)],
 ) -> RedirectResponse:
     """Register an MCP server."""
-    require_fresh(request, visitor, back=url(request, "/extensions"))
+    page.require_fresh("/extensions")
     entry = {"name": name.strip(), "endpoint_url": endpoint_url.strip(), "transport": transport}
-    with serving(visitor.caller):
-        added = extension_admin.add_mcp_server(sandbox_of(request), entry, visitor.caller)
-    return _done(request, visitor, "server_added", added.name)
+    with serving(page.caller):
+        added = extension_admin.add_mcp_server(page.sandbox, entry, page.caller)
+    return _done(page, "server_added", added.name)
 
 
 @router.post("/mcp-servers/{name}")
-def change_server(
-    request: Request, name: str, visitor: Administrator, act: Annotated[str, Form(max_length=20)]
-) -> RedirectResponse:
+def change_server(page: AdministratorPage, name: str, act: Annotated[str, Form(max_length=20)]) -> RedirectResponse:
     """Enable, disable or remove an MCP server."""
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     if act not in _SERVER_ACTS:
         raise InvalidInputError.of(f"expected one of {', '.join(_SERVER_ACTS)}", pointer="/act")
     if act == "enable":
-        require_fresh(request, visitor, back=url(request, "/extensions"))
-    with serving(visitor.caller):
+        page.require_fresh("/extensions")
+    with serving(page.caller):
         if act == "remove":
-            extension_admin.remove_mcp_server(sandbox, name, visitor.caller)
+            extension_admin.remove_mcp_server(sandbox, name, page.caller)
         else:
-            extension_admin.change_mcp_server(sandbox, name, {"enabled": act == "enable"}, visitor.caller)
-    return _done(request, visitor, _SERVER_ACTS[act], name)
+            extension_admin.change_mcp_server(sandbox, name, {"enabled": act == "enable"}, page.caller)
+    return _done(page, _SERVER_ACTS[act], name)
 
 
 class ModelForm(BaseModel):
@@ -224,53 +213,51 @@ class ChangedModelForm(ModelForm):
 
 
 @router.post("/models")
-def add_model(request: Request, visitor: Administrator, sent: Annotated[NewModelForm, Form()]) -> RedirectResponse:
+def add_model(page: AdministratorPage, sent: Annotated[NewModelForm, Form()]) -> RedirectResponse:
     """Add a model."""
-    require_fresh(request, visitor, back=url(request, "/extensions"))
+    page.require_fresh("/extensions")
     entry = sent.facts({})
-    with serving(visitor.caller):
-        added = extension_admin.add_model(sandbox_of(request), sent.name.strip(), entry, visitor.caller)
-    return _done(request, visitor, "model_added", added.name)
+    with serving(page.caller):
+        added = extension_admin.add_model(page.sandbox, sent.name.strip(), entry, page.caller)
+    return _done(page, "model_added", added.name)
 
 
 @router.post("/models/{name}")
-def change_model(
-    request: Request, name: str, visitor: Administrator, sent: Annotated[ChangedModelForm, Form()]
-) -> RedirectResponse:
+def change_model(page: AdministratorPage, name: str, sent: Annotated[ChangedModelForm, Form()]) -> RedirectResponse:
     """Change a model, remove its key, or remove it."""
-    sandbox, act = sandbox_of(request), sent.act
+    sandbox, act = page.sandbox, sent.act
     if act not in _MODEL_ACTS:
         raise InvalidInputError.of(f"expected one of {', '.join(_MODEL_ACTS)}", pointer="/act")
     if act != "remove":
-        require_fresh(request, visitor, back=url(request, "/extensions"))
-    with serving(visitor.caller):
+        page.require_fresh("/extensions")
+    with serving(page.caller):
         if act == "remove":
-            extension_admin.remove_model(sandbox, name, visitor.caller)
+            extension_admin.remove_model(sandbox, name, page.caller)
         else:
-            present = _entry(request, visitor, "model_changed", name)
+            present = _entry(page, "model_changed", name)
             shown = present.options if isinstance(present, extension_admin.ConfiguredModel) else {}
             changes = {"api_key": ""} if act == "remove_key" else sent.facts(shown)
-            extension_admin.change_model(sandbox, name, changes, visitor.caller)
-    return _done(request, visitor, _MODEL_ACTS[act], name)
+            extension_admin.change_model(sandbox, name, changes, page.caller)
+    return _done(page, _MODEL_ACTS[act], name)
 
 
-def _done(request: Request, visitor: Visitor, done: str, name: str) -> RedirectResponse:
+def _done(page: Page, done: str, name: str) -> RedirectResponse:
     """Redirect to the list, which shows the message until the model or server changes again."""
-    entry = _entry(request, visitor, done, name)
-    return redirect(request, "/extensions", done=done, about=name, seen=state_mark(entry))
+    entry = _entry(page, done, name)
+    return page.redirect("/extensions", done=done, about=name, seen=state_mark(entry))
 
 
-def _holds(request: Request, visitor: Visitor) -> dict[str, bool]:
+def _holds(page: Page) -> dict[str, bool]:
     """Return whether the message of the address is still true."""
-    done, about = request.query_params.get("done", ""), request.query_params.get("about", "")
-    known = visitor.may_decide and done in _MESSAGES
-    return {done: known and is_present(request, _entry(request, visitor, done, about))}
+    done, about = page.query.get("done", ""), page.query.get("about", "")
+    known = page.visitor.may_decide and done in _MESSAGES
+    return {done: known and page.is_present(_entry(page, done, about))}
 
 
-def _entry(request: Request, visitor: Visitor, done: str, name: str) -> ConfiguredModel | ConfiguredServer | None:
+def _entry(page: Page, done: str, name: str) -> ConfiguredModel | ConfiguredServer | None:
     """Return the model or server of a message, or None if it was removed."""
     listed = extension_admin.models if done.startswith("model_") else extension_admin.mcp_servers
-    return next((one for one in listed(sandbox_of(request), visitor.caller) if one.name == name), None)
+    return next((one for one in listed(page.sandbox, page.caller) if one.name == name), None)
 
 
 def _seconds(text: str) -> float:
@@ -357,16 +344,15 @@ class FunctionResult:
 
 
 @router.get("/extensions/module/{name}/run/{surface}/{operation}")
-def show_form(request: Request, name: str, surface: str, operation: str, visitor: SignedInUser) -> Response:
+def show_form(page: SignedInPage, name: str, surface: str, operation: str) -> Response:
     """Show the form of a function of a module."""
-    offer = _offer(sandbox_of(request), name, surface, operation)
-    return _form_page(request, visitor, name, offer)
+    offer = _offer(page.sandbox, name, surface, operation)
+    return _form_page(page, name, offer)
 
 
 @router.post("/extensions/module/{name}/run/{surface}/{operation}")
 async def run_function(
-    request: Request,
-    visitor: SignedInUser,
+    page: SignedInPage,
     *,
     name: str,
     surface: str,
@@ -374,19 +360,19 @@ async def run_function(
     params: Annotated[str, Form()] = "",
 ) -> Response:
     """Run the function and show the result on the same page; a task continues in the background on a separate page."""
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     offer = _offer(sandbox, name, surface, operation)
     try:
         given = read_params(params)
         if surface == _TASK:
-            task_id = await sandbox.runtime.tasks.submit(name, operation, given, visitor.caller)
-            return redirect(request, f"/tasks/{task_id}", done="task_started")
+            task_id = await sandbox.runtime.tasks.submit(name, operation, given, page.caller)
+            return page.redirect(f"/tasks/{task_id}", done="task_started")
     except InvalidInputError as error:
         wrong = "; ".join(problem.message for problem in error.problems)
-        return _form_page(request, visitor, name, offer, params=params, wrong=wrong, status=422)
-    outcome = await _called(sandbox, visitor, name, offer, given)
+        return _form_page(page, name, offer, params=params, wrong=wrong, status=422)
+    outcome = await _called(sandbox, page.visitor, name, offer, given)
     status = 200 if outcome.error is None else told(outcome.error).status
-    return _form_page(request, visitor, name, offer, params=params, outcome=outcome, status=status)
+    return _form_page(page, name, offer, params=params, outcome=outcome, status=status)
 
 
 def read_params(text: str) -> dict[str, Any]:
@@ -451,8 +437,7 @@ def _offer(sandbox: Sandbox, name: str, surface: str, operation: str) -> Runnabl
 
 
 def _form_page(
-    request: Request,
-    visitor: Visitor,
+    page: Page,
     name: str,
     offer: RunnableFunction,
     *,
@@ -471,7 +456,7 @@ def _form_page(
         "outcome": outcome,
         "code": code,
     }
-    return render(request, "running/run.html", visitor=visitor, status=status, longest=LONGEST_PARAMS, **context)
+    return page.render("running/run.html", status=status, longest=LONGEST_PARAMS, **context)
 
 
 def _beyond_json(value: object) -> object:
@@ -504,63 +489,59 @@ class ScheduledTask(NamedTuple):
 
 
 @router.get("/tasks")
-def list_tasks(request: Request, visitor: SignedInUser) -> HTMLResponse:
+def list_tasks(page: SignedInPage) -> HTMLResponse:
     """List tasks, newest first: all for users who may decide, their own for others."""
-    sandbox = sandbox_of(request)
-    state, module = choice_of(request, "state", TaskState), text_of(request, "module")
-    user = text_of(request, "user") if visitor.may_decide else visitor.caller.user_id
+    sandbox = page.sandbox
+    state, module = page.choice("state", TaskState), page.text("module")
+    user = page.text("user") if page.visitor.may_decide else page.caller.user_id
     wanted = TaskFilter(module=module, user_id=user, states=(state,) if state else ())
-    rows = sandbox.runtime.store.tasks(wanted, limit=ROWS + 1, before=text_of(request, "after"))
+    rows = sandbox.runtime.store.tasks(wanted, limit=ROWS + 1, before=page.text("after"))
     listing = ResultPage(rows[:ROWS], rows[ROWS - 1].id if len(rows) > ROWS else "")
     modules = sorted(module.extension.name for module in sandbox.runtime.modules.all_loaded())
-    return render(
-        request,
+    return page.render(
         "tasks/list.html",
-        visitor=visitor,
         listing=listing,
         states=[("", "any"), *((one.value, one.value) for one in TaskState)],
         # Only modules that can have tasks: a broken module can have any name.
         modules=[("", "any"), *((name, name) for name in modules)],
-        scheduled=tuple(_scheduled(sandbox)) if visitor.may_decide else (),
+        scheduled=tuple(_scheduled(sandbox)) if page.visitor.may_decide else (),
         wanted={"state": state or "", "module": module, "user": user},
     )
 
 
 @router.get("/tasks/{task_id}")
-def show_task(request: Request, task_id: str, visitor: SignedInUser) -> HTMLResponse:
+def show_task(page: SignedInPage, task_id: str) -> HTMLResponse:
     """Show one task."""
-    sandbox = sandbox_of(request)
-    task = own_task(sandbox.runtime.store.task(task_id), visitor)
-    return render(
-        request,
+    sandbox = page.sandbox
+    task = own_task(sandbox.runtime.store.task(task_id), page.visitor)
+    return page.render(
         "tasks/show.html",
-        visitor=visitor,
         task=task,
         code=code,
         params=shown_result(task.params),
         result=shown_result(task.result),
-        asked=_asked(sandbox, visitor, task),
+        asked=_asked(sandbox, page.visitor, task),
         can_retry=task.state in _AGAIN and not task.origin.scheduled,
         holds={"task_started": not task.state.is_final, "task_cancelled": task.state is TaskState.CANCELLED},
     )
 
 
 @router.post("/tasks/{task_id}/cancel")
-async def cancel_task(request: Request, task_id: str, visitor: SignedInUser) -> RedirectResponse:
+async def cancel_task(page: SignedInPage, task_id: str) -> RedirectResponse:
     """Cancel a task on any node."""
-    sandbox = sandbox_of(request)
-    own_task(await sandbox.runtime.tasks.status(task_id), visitor)
-    ended = await sandbox.runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}")
-    return redirect(request, f"/tasks/{task_id}", done="task_cancelled" if ended else "")
+    sandbox = page.sandbox
+    own_task(await sandbox.runtime.tasks.status(task_id), page.visitor)
+    ended = await sandbox.runtime.tasks.cancel(task_id, f"canceled by {page.caller.user_id}")
+    return page.redirect(f"/tasks/{task_id}", done="task_cancelled" if ended else "")
 
 
 @router.post("/tasks/{task_id}/retry")
-async def retry_task(request: Request, task_id: str, visitor: SignedInUser) -> RedirectResponse:
+async def retry_task(page: SignedInPage, task_id: str) -> RedirectResponse:
     """Run a task again for this user."""
-    sandbox = sandbox_of(request)
-    own_task(await sandbox.runtime.tasks.status(task_id), visitor)
-    await sandbox.runtime.tasks.retry(task_id, visitor.caller)
-    return redirect(request, f"/tasks/{task_id}", done="task_started")
+    sandbox = page.sandbox
+    own_task(await sandbox.runtime.tasks.status(task_id), page.visitor)
+    await sandbox.runtime.tasks.retry(task_id, page.caller)
+    return page.redirect(f"/tasks/{task_id}", done="task_started")
 
 
 def _asked(sandbox: Sandbox, visitor: Visitor, task: Task) -> tuple[AccessRequest, ...]:

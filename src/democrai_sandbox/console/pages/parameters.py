@@ -1,30 +1,52 @@
-"""Permissions, parameters and drafts of pages: values of the address, filters with problems by field, kept forms."""
+"""Pages with their users: permissions, parameters of the address, filters with problems by field, and kept forms."""
 
 from __future__ import annotations
 
 import base64
 import json
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse
 
-from democrai_sandbox.access.values import DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
-from democrai_sandbox.console.auth import Visitor, own_path, person, person_if_any, sandbox_of, sign_in_at
-from democrai_sandbox.errors import ExternalAccessAdminRequired
+from democrai_sandbox.access.administration import LONGEST_REASON
+from democrai_sandbox.access.values import DecisionFilter, DecisionScope, RequestFilter, RequestState
+from democrai_sandbox.console.auth import (
+    Visitor,
+    is_high_risk,
+    own_path,
+    person,
+    person_if_any,
+    require_fresh,
+    sandbox_of,
+    sign_in_at,
+    wait_words,
+)
+from democrai_sandbox.console.render import redirect, render, state_mark, url
+from democrai_sandbox.errors import ExternalAccessAdminRequired, SignInRefused, SignInThrottled
 from democrai_sandbox.host.accounts.accounts import is_secure
+from democrai_sandbox.host.decisions import decide
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject, SubjectKind, nearest
+from democrai_sandbox.runtime.access_environment import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fastapi import Response
+    from fastapi.responses import HTMLResponse
     from starlette.datastructures import QueryParams
+
+    from democrai_sandbox.access.administration import Administration, Outcome
+    from democrai_sandbox.access.caller import Caller
+    from democrai_sandbox.access.values import AccessTuple
+    from democrai_sandbox.host.decisions import SubmittedDecision
+    from democrai_sandbox.host.sandbox import Sandbox
 
 ROWS = 50
 _LONGEST = 2000
@@ -32,62 +54,181 @@ _LONGEST = 2000
 Kind = TypeVar("Kind", bound=StrEnum)
 
 
-def administrator(visitor: Annotated[Visitor, Depends(person)]) -> Visitor:
-    """Return a user who may decide; refuse others with the missing right."""
-    if visitor.may_decide:
-        return visitor
+class Page(NamedTuple):
+    """HTTP request for a page, with its signed-in user."""
+
+    request: Request
+    visitor: Visitor
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox of the application."""
+        return sandbox_of(self.request)
+
+    @property
+    def caller(self) -> Caller:
+        """The user, for the services."""
+        return self.visitor.caller
+
+    @property
+    def query(self) -> QueryParams:
+        """The parameters of the address."""
+        return self.request.query_params
+
+    @property
+    def why_not(self) -> str:
+        """The reason why the user may not decide, or an empty text."""
+        if self.visitor.may_decide:
+            return ""
+        if self.caller.organization_id:
+            return "Users of an organization may not do this: it needs the super role without an organization."
+        return "Only users with the super role may do this."
+
+    @contextmanager
+    def administration(self) -> Iterator[Administration]:
+        """Yield the decisions and their queries, which serve the user during the block."""
+        with serving(self.caller):
+            yield self.sandbox.access.administration
+
+    def decide(self, submitted: SubmittedDecision) -> Outcome:
+        """Carry out a decision of the user."""
+        return decide(self.sandbox.access.administration, self.caller, submitted)
+
+    # ---- values of the address
+
+    def text(self, name: str) -> str:
+        """Return a trimmed value of the address; refuse an invalid one."""
+        text = self.query.get(name, "").strip()
+        if len(text) > _LONGEST:
+            raise InvalidInputError.of(f"longer than {_LONGEST} characters", pointer=f"/{name}")
+        if "\0" in text:
+            raise InvalidInputError.of("it contains the character U+0000", pointer=f"/{name}")
+        return text
+
+    def choice(self, name: str, kinds: type[Kind]) -> Kind | None:
+        """Return a value of the address that is one of several, or None."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            return kinds(text)
+        except ValueError:
+            message = f"expected one of {', '.join(kinds)}"
+            raise InvalidInputError.of(message, pointer=f"/{name}", suggestion=nearest(text, kinds)) from None
+
+    def moment(self, name: str) -> datetime | None:
+        """Return a time of the address: a date, or date and time, by default in UTC."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            message = "expected a date such as 2030-05-17, or a time such as 2030-05-17T09:30 (UTC)"
+            raise InvalidInputError.of(message, pointer=f"/{name}") from None
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    def is_present(self, state: object) -> bool:
+        """Return whether the mark ``seen`` of the address is that of the state."""
+        return self.query.get("seen", "") == state_mark(state)
+
+    # ---- answers
+
+    def url(self, path: str, /, **query: object) -> str:
+        """Return the address of a path below the mount point of the console."""
+        return url(self.request, path, **query)
+
+    def render(self, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+        """Return the page of a template."""
+        return render(self.request, template, status=status, **context)
+
+    def redirect(self, path: str, /, *, done: str = "", **query: object) -> RedirectResponse:
+        """Redirect the browser after a POST; ``done`` is the code of a message."""
+        return redirect(self.request, path, done=done, **query)
+
+    def with_draft(self, path: str, show: Callable[[dict[str, str]], Response]) -> Response:
+        """Return the page of a form that shows its draft, which is then forgotten."""
+        draft = kept_draft(self.request, path)
+        answer = show(draft)
+        if draft:
+            forget_draft(self.request, answer)
+        return answer
+
+    # ---- passwords
+
+    def require_fresh(self, back: str) -> None:
+        """Redirect the user to the password confirmation, and then ``back``, if the last one is too old."""
+        require_fresh(self.request, self.visitor, back=self.url(back))
+
+    def needs_password(self, accesses: Iterable[AccessTuple]) -> bool:
+        """Return whether a permanent approval of these needs the password again.
+
+        It does for a high risk, and if the password was entered too long ago. Users of an embedding application have no
+        password here.
+        """
+        settings, accounts = self.sandbox.settings.console, self.sandbox.accounts
+        if accounts is None or self.visitor.identity.scopes is not None:
+            return False
+        if settings.reauth_high_risk and any(map(is_high_risk, accesses)):
+            return True
+        late = timedelta(minutes=settings.reauth_minutes)
+        return bool(settings.reauth_minutes) and not accounts.is_confirmed(self.visitor.identity.session_key, late)
+
+    def refused_password(self, password: str) -> RefusedPassword | None:
+        """Check the password; return None if it is right. Failures count like failed sign-ins."""
+        accounts = self.sandbox.accounts
+        if accounts is None:
+            return None
+        if not password:
+            return RefusedPassword(422, "Enter your password to confirm this.")
+        try:
+            accounts.confirm_password(self.visitor.identity.session_key, password)
+        except SignInRefused:
+            return RefusedPassword(401, "Wrong password.")
+        except SignInThrottled as error:
+            text = f"Too many wrong passwords. Try again in {wait_words(error.retry_after)}."
+            return RefusedPassword(429, text, error.retry_after)
+        return None
+
+
+class RefusedPassword(NamedTuple):
+    """Reason why a confirmation failed."""
+
+    status: int
+    text: str
+    retry_after: int = 0
+
+
+def signed_in(request: Request) -> Page:
+    """Return the page of a signed-in user; redirect others to the sign-in page."""
+    return Page(request, person(request))
+
+
+def signed_in_if_any(request: Request) -> Page | None:
+    """Return the page of a signed-in user, or None, so that a form can keep its fields."""
+    visitor = person_if_any(request)
+    return None if visitor is None else Page(request, visitor)
+
+
+def administrator(page: Page) -> Page:
+    """Return the page of a user who may decide; refuse others with the missing right."""
+    if page.visitor.may_decide:
+        return page
     missing = "the super role or the super access level"
-    if visitor.caller.organization_id:
+    if page.caller.organization_id:
         missing = "an account that is not scoped to an organization"
     raise ExternalAccessAdminRequired(f"This page is for users who may decide about requests. You need {missing}.")
 
 
-SignedInUser = Annotated[Visitor, Depends(person)]
-UserIfSignedIn = Annotated[Visitor | None, Depends(person_if_any)]
-"""User of a form, whose fields are kept if the session has ended."""
-Administrator = Annotated[Visitor, Depends(administrator)]
+def of_administrator(request: Request) -> Page:
+    """Return the page of a user who may decide."""
+    return administrator(signed_in(request))
 
 
-def why_not(visitor: Visitor) -> str:
-    """Return the reason why a user may not decide, or an empty text."""
-    if visitor.may_decide:
-        return ""
-    if visitor.caller.organization_id:
-        return "Users of an organization may not do this: it needs the super role without an organization."
-    return "Only users with the super role may do this."
-
-
-def page_of(request: Request) -> PageRequest:
-    """Return the requested page of a list."""
-    return PageRequest(limit=ROWS, after=text_of(request, "after"))
-
-
-def text_of(request: Request, name: str) -> str:
-    """Return a trimmed value of the address; refuse an invalid one."""
-    text = request.query_params.get(name, "").strip()
-    if len(text) > _LONGEST:
-        raise InvalidInputError.of(f"longer than {_LONGEST} characters", pointer=f"/{name}")
-    if "\0" in text:
-        raise InvalidInputError.of("it contains the character U+0000", pointer=f"/{name}")
-    return text
-
-
-def choice_of(request: Request, name: str, kinds: type[Kind]) -> Kind | None:
-    """Return a value of the address that is one of several, or None."""
-    text = text_of(request, name)
-    if not text:
-        return None
-    try:
-        return kinds(text)
-    except ValueError:
-        message = f"expected one of {', '.join(kinds)}"
-        raise InvalidInputError.of(message, pointer=f"/{name}", suggestion=nearest(text, kinds)) from None
-
-
-def subject_of(request: Request, name: str = "subject") -> Subject | None:
-    """Return the subject ``kind:name`` of the address, or None."""
-    text = text_of(request, name)
-    return parsed_subject(text, name) if text else None
+SignedInPage = Annotated[Page, Depends(signed_in)]
+PageIfSignedIn = Annotated[Page | None, Depends(signed_in_if_any)]
+"""Page of a form, whose fields are kept if the session has ended."""
+AdministratorPage = Annotated[Page, Depends(of_administrator)]
 
 
 def parsed_subject(text: str, name: str = "subject") -> Subject:
@@ -96,19 +237,6 @@ def parsed_subject(text: str, name: str = "subject") -> Subject:
         return Subject.parse(text)
     except InvalidInputError as error:
         raise InvalidInputError(problem.moved(f"/{name}") for problem in error.problems) from None
-
-
-def moment_of(request: Request, name: str) -> datetime | None:
-    """Return a time of the address: a date, or date and time, by default in UTC."""
-    text = text_of(request, name)
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        message = "expected a date such as 2030-05-17, or a time such as 2030-05-17T09:30 (UTC)"
-        raise InvalidInputError.of(message, pointer=f"/{name}") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 _Choice = TypeVar("_Choice", SubjectKind, ResourceType, DecisionScope)
@@ -265,6 +393,11 @@ def kept_draft(request: Request, page: str) -> dict[str, str]:
     text = "".join(request.cookies.get(_piece(name, number), "") for number in range(_PIECES))
     found, values = read_draft(text)
     return values if found == page else {}
+
+
+def kept_reason(draft: Mapping[str, str]) -> str:
+    """Return the reason for a decision in a draft, or an empty text."""
+    return draft.get("reason", "")[:LONGEST_REASON]
 
 
 def forget_draft(request: Request, answer: Response) -> None:

@@ -7,21 +7,20 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.store.queries import MOST_COUNTED
 from democrai_sandbox.access.values import AuditAction, DecisionScope, PageRequest, RequestState, ResultPage, new_id
-from democrai_sandbox.console.auth import Visitor, sandbox_of
 from democrai_sandbox.console.live_updates import pulse_of
-from democrai_sandbox.console.render import PlainResponse, id_in_query, redirect, render, url, visible_text
+from democrai_sandbox.console.render import PlainResponse, id_in_query, visible_text
 from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.host.decisions import answered_words, answers_words, decided_words, decision_targets, effect_words
 from democrai_sandbox.host.overview import subject_profile
 from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
-from .parameters import AGES, STATES, SignedInUser, forget_draft, kept_draft, requests_wanted, why_not
+from .parameters import AGES, STATES, Page, SignedInPage, kept_reason, requests_wanted
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
@@ -57,30 +56,29 @@ LIFETIMES = (
 
 
 @router.get("/")
-def start(request: Request, visitor: SignedInUser) -> Response:  # noqa: ARG001 - an unknown visitor signs in first
+def start(page: SignedInPage) -> Response:
     """Redirect to the queue."""
-    return redirect(request, "/requests")
+    return page.redirect("/requests")
 
 
 @router.get("/requests")
-def queue(request: Request, visitor: SignedInUser) -> Response:
+def queue(page: SignedInPage) -> Response:
     """Show pending requests, one row per access, or single answered requests."""
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     now = datetime.now(UTC)
     pulse = pulse_of(sandbox)  # before reading: a change in between is reported twice instead of missed
-    page = PageRequest(limit=ROWS, after=request.query_params.get("after", ""))
-    common: dict[str, Any] = {"visitor": visitor, "since": now, "pulse": pulse}
-    if not visitor.may_decide:
-        with serving(visitor.caller):
-            own = sandbox.access.administration.own_requests(page)
-        return render(request, "requests/own.html", listing=own, **common)
-    wanted, narrowed = requests_wanted(request.query_params, now)
-    with serving(visitor.caller):
-        administration = sandbox.access.administration
+    part = PageRequest(limit=ROWS, after=page.query.get("after", ""))
+    common: dict[str, Any] = {"since": now, "pulse": pulse}
+    if not page.visitor.may_decide:
+        with page.administration() as administration:
+            own = administration.own_requests(part)
+        return page.render("requests/own.html", listing=own, **common)
+    wanted, narrowed = requests_wanted(page.query, now)
+    with page.administration() as administration:
         counts = administration.counts(replace(narrowed, states=()))
         is_queue = narrowed.states == (RequestState.PENDING,)
         listed = administration.queue if is_queue else administration.pending_requests
-        listing = ResultPage((), "") if wanted.errors else listed(narrowed, page)
+        listing = ResultPage((), "") if wanted.errors else listed(narrowed, part)
     context: dict[str, Any] = {
         "listing": listing,
         "wanted": wanted,
@@ -91,33 +89,33 @@ def queue(request: Request, visitor: SignedInUser) -> Response:
         "resources": [("", "any"), *((kind.value, kind.value.replace("_", " ")) for kind in ResourceType)],
         "ages": [("", "any time"), *((name, age.label) for name, age in AGES.items())],
     }
-    return render(request, "requests/list.html", status=422 if wanted.errors else 200, **context, **common)
+    return page.render("requests/list.html", status=422 if wanted.errors else 200, **context, **common)
 
 
 @router.get("/requests/states")
-def states(request: Request, visitor: SignedInUser) -> Response:
+def states(page: SignedInPage) -> Response:
     """Return to an open page the changes of its rows, and the number of new requests."""
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     pulse = pulse_of(sandbox)
-    ids = request.query_params.get("ids", "").split(",")[:_MOST_IDS]
+    ids = page.query.get("ids", "").split(",")[:_MOST_IDS]
     found = {}
-    with serving(visitor.caller):
+    with page.administration() as administration:
         for one in filter(None, ids):
             try:
-                asked = _looked_up(request, visitor, one, pulse)
+                asked = _looked_up(page, one, pulse)
             except (RequestUnknown, InvalidInputError, ExternalAccessAdminRequired):
                 continue
             found[one] = {"state": asked.state.value, "words": _became(asked)}
-        new = _new_since(request, visitor, sandbox.access.administration)
+        new = _new_since(page, administration)
     return PlainResponse({"states": found, "new": new, "pulse": pulse})
 
 
-def _looked_up(request: Request, visitor: Visitor, request_id: str, pulse: str) -> Asked:
+def _looked_up(page: Page, request_id: str, pulse: str) -> Asked:
     """Return a request, cached per change, because hundreds of open pages ask for the same ones."""
-    administration = sandbox_of(request).access.administration
-    if not visitor.may_decide:
+    administration = page.sandbox.access.administration
+    if not page.visitor.may_decide:
         return administration.request(request_id)
-    state = request.app.state
+    state = page.request.app.state
     kept: tuple[str, dict[str, Asked]] = getattr(state, "looked_up", ("", {}))
     if kept[0] != pulse:
         kept = state.looked_up = (pulse, {})
@@ -131,12 +129,12 @@ def _became(asked: Asked) -> str:
     return visible_text(f"{words} by {asked.changed_by}") if asked.changed_by else words
 
 
-def _new_since(request: Request, visitor: Visitor, administration: Administration) -> int:
+def _new_since(page: Page, administration: Administration) -> int:
     """Count the new rows of the list since it was read."""
     try:
-        since = datetime.fromisoformat(request.query_params.get("since", ""))
-        wanted, narrowed = requests_wanted(request.query_params, datetime.now(UTC))
-        if wanted.errors or not visitor.may_decide or since.tzinfo is None:
+        since = datetime.fromisoformat(page.query.get("since", ""))
+        wanted, narrowed = requests_wanted(page.query, datetime.now(UTC))
+        if wanted.errors or not page.visitor.may_decide or since.tzinfo is None:
             return 0
     except ValueError:
         return 0
@@ -145,13 +143,9 @@ def _new_since(request: Request, visitor: Visitor, administration: Administratio
 
 
 @router.get("/requests/{request_id}")
-def detail(request: Request, visitor: SignedInUser, request_id: str) -> Response:
+def detail(page: SignedInPage, request_id: str) -> Response:
     """Show one request with the facts for a decision."""
-    draft = kept_draft(request, f"/requests/{request_id}")
-    answer = detail_page(request, visitor, request_id, **_again(draft))
-    if draft:
-        forget_draft(request, answer)
-    return answer
+    return page.with_draft(f"/requests/{request_id}", lambda draft: detail_page(page, request_id, **_again(draft)))
 
 
 def _again(draft: dict[str, str]) -> dict[str, Any]:
@@ -165,41 +159,41 @@ def _again(draft: dict[str, str]) -> dict[str, Any]:
     return {
         "notice": f"Your session had ended{pressed}. Nothing was decided; your input is kept below.",
         "chosen": int(chosen) if chosen.isascii() and chosen.isdigit() and len(chosen) <= _DIGITS else 0,
-        "reason": draft.get("reason", "")[:LONGEST_REASON],
+        "reason": kept_reason(draft),
         "lifetime": draft["lifetime"] if draft.get("lifetime") in lifetimes else "",
         "note": draft.get("note", "")[:LONGEST_REASON],
     }
 
 
-def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: int = 200, **more: Any) -> Response:
+def detail_page(page: Page, request_id: str, *, status: int = 200, **more: Any) -> Response:
     """Return the page of a request; ``more`` are the previous input and its result."""
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     pulse = pulse_of(sandbox)
-    with serving(visitor.caller):
-        found = sandbox.access.administration.request(request_id)
+    with page.administration() as administration:
+        found = administration.request(request_id)
         context = {
             "found": found,
             "pulse": pulse,
-            "words": decided_words(found.access, look=visitor.may_decide),
-            "resume": sandbox.access.administration.resume_of(request_id),
-            "history": sandbox.access.administration.history_of(request_id),
-            **(_for_deciders(sandbox, found) if visitor.may_decide else _NOT_FOR_REQUESTERS),
+            "words": decided_words(found.access, look=page.visitor.may_decide),
+            "resume": administration.resume_of(request_id),
+            "history": administration.history_of(request_id),
+            **(_for_deciders(sandbox, found) if page.visitor.may_decide else _NOT_FOR_REQUESTERS),
         }
-    offered = decision_targets(found.access, look=visitor.may_decide) if found.state is RequestState.PENDING else ()
+    offered = (
+        decision_targets(found.access, look=page.visitor.may_decide) if found.state is RequestState.PENDING else ()
+    )
     holds = {state.value: found.state is state for state in RequestState}
     holds["noted"] = any(record.action is AuditAction.NOTED for record in context["history"])
-    with serving(visitor.caller):
-        holds |= ended_holds(request) if visitor.may_decide else {}
+    with serving(page.caller):
+        holds |= ended_holds(page) if page.visitor.may_decide else {}
         holds["undone"] = holds.get("undone", False) and found.state is RequestState.PENDING
-        seen, reaches, risks = _state(sandbox, found, offered) if visitor.may_decide else ((), (), ())
-        after = aftermath_of(request, about_request=found) if visitor.may_decide else {}
+        seen, reaches, risks = _state(sandbox, found, offered) if page.visitor.may_decide else ((), (), ())
+        after = aftermath_of(page, about_request=found) if page.visitor.may_decide else {}
     filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": "", **more}
     if filled["chosen"] >= len(offered):
         filled["chosen"] = 0
-    return render(
-        request,
+    return page.render(
         "requests/detail.html",
-        visitor=visitor,
         status=status,
         **context,
         **filled,
@@ -212,23 +206,23 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         risks=risks,
         lifetimes=LIFETIMES,
         why_no_session=no_session(found),
-        why_not=why_not(visitor),
+        why_not=page.why_not,
         holds=holds,
         once=new_id(),
         **after,
     )
 
 
-def aftermath_of(request: Request, *, about_request: Asked | None = None, decision_id: str = "") -> dict[str, Any]:
+def aftermath_of(page: Page, *, about_request: Asked | None = None, decision_id: str = "") -> dict[str, Any]:
     """Return the message after a decision: its effect, and the undo.
 
     The address names the decision. A decision about another request shows no message.
     """
-    about = decision_id or id_in_query(request, "about")
-    if not about or request.query_params.get("done") not in _DECIDED:
+    about = decision_id or id_in_query(page.request, "about")
+    if not about or page.query.get("done") not in _DECIDED:
         return {}
     try:
-        done = sandbox_of(request).access.administration.aftermath(about)
+        done = page.sandbox.access.administration.aftermath(about)
     except DecisionUnknown:
         return {}
     if about_request is not None and about_request.id not in done.answered:
@@ -236,17 +230,17 @@ def aftermath_of(request: Request, *, about_request: Asked | None = None, decisi
     others = len(done.answered) - bool(done.decision.request_id)
     user = about_request.origin.user_id if about_request else ""
     said = f"{decision_words(done.decision, user)}; {answered_words(others)}."
-    undo = ("Undo…", url(request, f"/decisions/{about}/undo")) if done.decision.ended_at is None else None
+    undo = ("Undo…", page.url(f"/decisions/{about}/undo")) if done.decision.ended_at is None else None
     return {"message_more": said, "message_link": undo}
 
 
-def ended_holds(request: Request, decision_id: str = "") -> dict[str, bool]:
+def ended_holds(page: Page, decision_id: str = "") -> dict[str, bool]:
     """Return whether a decision is still ended, without a newer decision about the same access.
 
     It is the decision that the address names, unless one is given.
     """
-    about = decision_id or id_in_query(request, "about")
-    administration = sandbox_of(request).access.administration
+    about = decision_id or id_in_query(page.request, "about")
+    administration = page.sandbox.access.administration
     try:
         found = administration.decision(about) if about else None
     except DecisionUnknown:

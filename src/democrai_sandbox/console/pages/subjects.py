@@ -13,13 +13,11 @@ from pydantic import BaseModel
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect
-from democrai_sandbox.console.auth import needs_password, refused_password, sandbox_of
-from democrai_sandbox.console.render import code, redirect, render, visible_text
+from democrai_sandbox.console.render import code, redirect, visible_text
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown, ExtensionBroken, ExtensionUnknown
 from democrai_sandbox.errors.catalogue.pages import plain as plain_text
 from democrai_sandbox.host import overview
 from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess
-from democrai_sandbox.host.decisions import decide as decide_submitted
 from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain
 from democrai_sandbox.host.overview import count_by_kind, known_subjects, subject_profile
@@ -40,24 +38,15 @@ from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.store import EntryExists
 
 from .decisions import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
-from .parameters import (
-    Administrator,
-    UserIfSignedIn,
-    administrator,
-    choice_of,
-    forget_draft,
-    keep_draft,
-    kept_draft,
-    parsed_subject,
-    text_of,
-)
+from .parameters import AdministratorPage, Page, PageIfSignedIn, administrator, keep_draft, kept_reason, parsed_subject
 
 if TYPE_CHECKING:
-    from democrai_sandbox.console.auth import RefusedPassword, Visitor
     from democrai_sandbox.host.explain.explanation import Explanation
     from democrai_sandbox.host.overview import SubjectSummary
     from democrai_sandbox.host.status_report import ReportLine
     from democrai_sandbox.policy import Problem
+
+    from .parameters import RefusedPassword
 
 router = APIRouter()
 
@@ -65,16 +54,14 @@ MOST_LISTED = 500
 
 
 @router.get("/subjects")
-def list_subjects(request: Request, visitor: Administrator) -> HTMLResponse:
+def list_subjects(page: AdministratorPage) -> HTMLResponse:
     """List all known subjects."""
-    kind, text = choice_of(request, "kind", SubjectKind), text_of(request, "text")
-    everybody = known_subjects(sandbox_of(request))
+    kind, text = page.choice("kind", SubjectKind), page.text("text")
+    everybody = known_subjects(page.sandbox)
     named = [one for one in everybody if text.casefold() in str(one.subject).casefold()]
     found = [one for one in named if kind in (None, one.subject.kind)]
-    return render(
-        request,
+    return page.render(
         "subjects/list.html",
-        visitor=visitor,
         subjects=found[:MOST_LISTED],
         left_out=max(0, len(found) - MOST_LISTED),
         tabs=_tabs(named),
@@ -84,16 +71,14 @@ def list_subjects(request: Request, visitor: Administrator) -> HTMLResponse:
 
 
 @router.get("/subjects/{kind}/{name:path}")
-def show_subject(request: Request, kind: str, name: str, visitor: Administrator) -> HTMLResponse:
+def show_subject(page: AdministratorPage, kind: str, name: str) -> HTMLResponse:
     """Show declarations, decisions and observations of one subject side by side."""
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     subject = Subject(kind, name)  # type: ignore[arg-type] # text is taken and checked
-    with serving(visitor.caller):
+    with serving(page.caller):
         found = subject_profile(sandbox, subject)
-    return render(
-        request,
+    return page.render(
         "subjects/show.html",
-        visitor=visitor,
         subject=subject,
         portrait=found,
         unused_days=sandbox.settings.console.unused_days,
@@ -111,70 +96,64 @@ _MOST_SHOWN = 20
 
 
 @router.get("/shadows")
-def list_shadows(request: Request, visitor: Administrator) -> Response:
+def list_shadows(page: AdministratorPage) -> Response:
     """List shadow runs, with a form to start one."""
-    return _shadow_list(request, visitor, subject=text_of(request, "subject"))
+    return _shadow_list(page, subject=page.text("subject"))
 
 
 @router.post("/shadows")
 def start_shadow(
-    request: Request,
-    visitor: Administrator,
+    page: AdministratorPage,
     subject: Annotated[str, Form()] = "",
     manifest: Annotated[str, Form()] = "",
 ) -> Response:
     """Start a shadow run; an invalid candidate is shown again with its problems."""
     try:
         named = parsed_subject(subject.strip())
-        with serving(visitor.caller):
-            run = overview.start_shadow(sandbox_of(request), named, manifest, visitor.caller)
+        with serving(page.caller):
+            run = overview.start_shadow(page.sandbox, named, manifest, page.caller)
     except InvalidInputError as error:
-        return _shadow_list(
-            request, visitor, subject=subject, manifest=manifest, wrong=_shadow_problems(error), status=422
-        )
+        return _shadow_list(page, subject=subject, manifest=manifest, wrong=_shadow_problems(error), status=422)
     except (ExtensionUnknown, ExtensionBroken, EntryExists) as error:
         status = 409 if isinstance(error, EntryExists) else 422
-        return _shadow_list(
-            request, visitor, subject=subject, manifest=manifest, wrong={"subject": [str(error)]}, status=status
-        )
-    return redirect(request, f"/shadows/{run.id}", done="shadow_started")
+        return _shadow_list(page, subject=subject, manifest=manifest, wrong={"subject": [str(error)]}, status=status)
+    return page.redirect(f"/shadows/{run.id}", done="shadow_started")
 
 
 @router.get("/shadows/{shadow_id}")
-def show_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Response:
+def show_shadow(page: AdministratorPage, shadow_id: str) -> Response:
     """Show the accesses that a candidate would newly deny or allow, and the differences of the manifests."""
-    found = overview.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    found = overview.show_shadow(page.sandbox, shadow_id, page.caller)
     running = found.run.is_running
     holds = {"shadow_started": running, "shadow_ended": not running}
-    return render(request, "shadows/show.html", visitor=visitor, found=found, run=found.run, code=code, holds=holds)
+    return page.render("shadows/show.html", found=found, run=found.run, code=code, holds=holds)
 
 
 @router.post("/shadows/{shadow_id}/end")
-def end_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Response:
+def end_shadow(page: AdministratorPage, shadow_id: str) -> Response:
     """Stop a shadow run; its findings are kept."""
-    with serving(visitor.caller):
-        overview.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
-    return redirect(request, f"/shadows/{shadow_id}", done="shadow_ended")
+    with serving(page.caller):
+        overview.end_shadow(page.sandbox, shadow_id, page.caller)
+    return page.redirect(f"/shadows/{shadow_id}", done="shadow_ended")
 
 
 def _shadow_list(
-    request: Request,
-    visitor: Visitor,
+    page: Page,
     *,
     subject: str = "",
     manifest: str = "",
     wrong: dict[str, list[str]] | None = None,
     status: int = 200,
 ) -> Response:
-    sandbox = sandbox_of(request)
+    sandbox = page.sandbox
     context: dict[str, Any] = {
-        "runs": overview.list_shadows(sandbox, visitor.caller),
+        "runs": overview.list_shadows(sandbox, page.caller),
         "subjects": [str(one.subject) for one in sandbox.runtime.extensions if not one.is_broken],
         "subject": subject,
         "manifest": manifest,
         "wrong": wrong or {},
     }
-    return render(request, "shadows/list.html", visitor=visitor, status=status, **context)
+    return page.render("shadows/list.html", status=status, **context)
 
 
 def _shadow_problems(error: InvalidInputError) -> dict[str, list[str]]:
@@ -215,14 +194,14 @@ class ExplainForm(NamedTuple):
 
 
 @router.get("/explain")
-def show_explanation(request: Request, visitor: Administrator) -> Response:
+def show_explanation(page: AdministratorPage) -> Response:
     """Show the form and the explanation for the address. No request is filed."""
-    asked = _asked(request)
+    asked = _asked(page)
     wrong: dict[str, str] = {}
     answer: Explanation | None = None
-    line = request.query_params.get("line", "").strip()[:_LONGEST_TARGET]
+    line = page.query.get("line", "").strip()[:_LONGEST_TARGET]
     if line:
-        return _line_page(request, visitor, asked, line)
+        return _line_page(page, asked, line)
     if not asked.is_empty:
         try:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
@@ -235,11 +214,11 @@ def show_explanation(request: Request, visitor: Administrator) -> Response:
                 asked.session,
                 chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain"),
             )
-            with serving(visitor.caller):
-                answer = explain(sandbox_of(request), question)
+            with serving(page.caller):
+                answer = explain(page.sandbox, question)
         except InvalidInputError as error:
             wrong = by_field(error)
-    return _page(request, visitor, asked, answer=answer, wrong=wrong)
+    return _page(page, asked, answer=answer, wrong=wrong)
 
 
 class DirectDecisionForm(BaseModel):
@@ -256,32 +235,32 @@ class DirectDecisionForm(BaseModel):
 
 
 @router.post("/explain/decide")
-def decide(request: Request, visitor: UserIfSignedIn, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
+def decide(request: Request, page: PageIfSignedIn, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
     """Approve or deny an access without a request, after a confirmation."""
     asked = ExplainForm(sent.subject.strip(), sent.access, sent.target.strip())
-    if visitor is None:
+    if page is None:
         return keep_draft(request, "/explain", {"reason": sent.reason}, back=_address(request, asked))
-    administrator(visitor)
+    administrator(page)
     try:
         rule = read_rule(asked.subject, asked.access, asked.target)
         chosen = _effect(sent.effect)
         if too_long := reason_problem(sent.reason):
             raise InvalidInputError.of(too_long, pointer="/reason")
     except InvalidInputError as error:
-        return _page(request, visitor, asked, wrong=by_field(error), status=422)
-    takes_password = chosen is DecisionEffect.APPROVAL and needs_password(request, visitor, [rule])
+        return _page(page, asked, wrong=by_field(error), status=422)
+    takes_password = chosen is DecisionEffect.APPROVAL and page.needs_password([rule])
     if not sent.confirmed:
-        draft = kept_draft(request, "/explain")
-        sent.reason = sent.reason or draft.get("reason", "")[:LONGEST_REASON]
-        asking = _ask(request, visitor, asked, sent, rule, takes_password=takes_password)
-        if draft:
-            forget_draft(request, asking)
-        return asking
+
+        def ask(draft: dict[str, str]) -> Response:
+            sent.reason = sent.reason or kept_reason(draft)
+            return _ask(page, asked, sent, rule, takes_password=takes_password)
+
+        return page.with_draft("/explain", ask)
     versions = read_versions(sent.seen, 1)
     if not versions:
         raise DecisionConflict(STATELESS)
-    if takes_password and (refused := refused_password(request, visitor, sent.password)):
-        return _ask(request, visitor, asked, sent, rule, takes_password=True, refused=refused)
+    if takes_password and (refused := page.refused_password(sent.password)):
+        return _ask(page, asked, sent, rule, takes_password=True, refused=refused)
     act = "permanent" if chosen is DecisionEffect.APPROVAL else "deny"
     submitted = SubmittedDecision(
         act,
@@ -289,16 +268,15 @@ def decide(request: Request, visitor: UserIfSignedIn, sent: Annotated[DirectDeci
         reason=sent.reason.strip(),
         expected=versions[0],
     )
-    outcome = decide_submitted(sandbox_of(request).access.administration, visitor.caller, submitted)
+    outcome = page.decide(submitted)
     done = "approved" if chosen is DecisionEffect.APPROVAL else "denied"
     if outcome.decision is None:
-        return redirect(request, "/explain", **asked._asdict())
-    return redirect(request, f"/decisions/{outcome.decision.id}", done=done)
+        return page.redirect("/explain", **asked._asdict())
+    return page.redirect(f"/decisions/{outcome.decision.id}", done=done)
 
 
 def _ask(
-    request: Request,
-    visitor: Visitor,
+    page: Page,
     asked: ExplainForm,
     sent: DirectDecisionForm,
     rule: AccessTuple,
@@ -309,8 +287,8 @@ def _ask(
     """Show the effect of a decision, and ask for confirmation."""
     effect, seen = DecisionEffect(sent.effect), sent.seen
     if not refused:
-        with serving(visitor.caller):
-            (version,) = sandbox_of(request).access.administration.versions(rule, [rule.target])
+        with page.administration() as administration:
+            (version,) = administration.versions(rule, [rule.target])
         seen = str(version)
     context: dict[str, Any] = {
         "rule": rule,
@@ -322,7 +300,7 @@ def _ask(
         "takes_password": takes_password,
     }
     decision = UnconfirmedDecision(rule, rule.target, effect)
-    return spelled_out(request, visitor, "explain/confirm.html", decision, refused, **context)
+    return spelled_out(page, "explain/confirm.html", decision, refused, **context)
 
 
 def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> AccessTuple:
@@ -375,19 +353,13 @@ def _effect(text: str) -> DecisionEffect:
     return DecisionEffect(text)
 
 
-def _asked(request: Request) -> ExplainForm:
-    access = text_of(request, "access")
-    if not access and (resource := text_of(request, "resource_type")):
-        access = f"{resource}:{text_of(request, 'operation')}"
-    target = request.query_params.get("target", "").strip()[: _LONGEST_TARGET + 1]
-    return ExplainForm(
-        text_of(request, "subject"),
-        access or ExplainForm().access,
-        target,
-        text_of(request, "user"),
-        text_of(request, "session"),
-        text_of(request, "chain"),
-    )
+def _asked(page: Page) -> ExplainForm:
+    access = page.text("access")
+    if not access and (resource := page.text("resource_type")):
+        access = f"{resource}:{page.text('operation')}"
+    target = page.query.get("target", "").strip()[: _LONGEST_TARGET + 1]
+    subject, user, session, chain = map(page.text, ("subject", "user", "session", "chain"))
+    return ExplainForm(subject, access or ExplainForm().access, target, user, session, chain)
 
 
 def _address(request: Request, asked: ExplainForm) -> str:
@@ -395,15 +367,15 @@ def _address(request: Request, asked: ExplainForm) -> str:
     return str(location)
 
 
-def _line_page(request: Request, visitor: Administrator, asked: ExplainForm, line: str) -> Response:
+def _line_page(page: AdministratorPage, asked: ExplainForm, line: str) -> Response:
     """Explain an error line, and offer the accesses in it."""
     try:
-        with serving(visitor.caller):
-            found = explain_line(sandbox_of(request), line, user_id=asked.user, session_key=asked.session)
+        with serving(page.caller):
+            found = explain_line(page.sandbox, line, user_id=asked.user, session_key=asked.session)
     except ErrorUnknown as error:
-        return _page(request, visitor, asked, wrong={"line": str(error)}, line=line)
-    questions = [(one, _address(request, _asked_for(one, asked))) for one in found.explanations]
-    return _page(request, visitor, asked, wrong={}, line=line, told=found, questions=questions)
+        return _page(page, asked, wrong={"line": str(error)}, line=line)
+    questions = [(one, _address(page.request, _asked_for(one, asked))) for one in found.explanations]
+    return _page(page, asked, wrong={}, line=line, told=found, questions=questions)
 
 
 def _asked_for(found: Explanation, asked: ExplainForm) -> ExplainForm:
@@ -420,8 +392,7 @@ def _shown(text: str) -> str:
 
 
 def _page(
-    request: Request,
-    visitor: Administrator,
+    page: AdministratorPage,
     asked: ExplainForm,
     *,
     answer: Explanation | None = None,
@@ -429,7 +400,7 @@ def _page(
     status: int = 200,
     **more: Any,
 ) -> Response:
-    subjects = [str(one.subject) for one in known_subjects(sandbox_of(request))[:_MOST_SUGGESTED]]
+    subjects = [str(one.subject) for one in known_subjects(page.sandbox)[:_MOST_SUGGESTED]]
     accesses = [
         (f"{kind}:{act}", f"{kind.replace('_', ' ')}: {act}") for kind in ResourceType for act in VALID_OPERATIONS[kind]
     ]
@@ -451,7 +422,7 @@ def _page(
         **more,
     }
     context["line"] = _shown(context["line"])
-    return render(request, "explain/show.html", visitor=visitor, status=422 if wrong else status, **context)
+    return page.render("explain/show.html", status=422 if wrong else status, **context)
 
 
 _AREAS = (
@@ -471,15 +442,13 @@ _ELSEWHERE = MappingProxyType({"extensions": "extensions", "tasks": "tasks"})
 
 
 @router.get("/status")
-def show(request: Request, visitor: Administrator) -> HTMLResponse:
+def show(page: AdministratorPage) -> HTMLResponse:
     """Show the current state."""
-    found = report(sandbox_of(request))
+    found = report(page.sandbox)
     areas = [(title, words, found.of(area)) for area, title, words in _AREAS]
     troubled = [line for line in found.lines if not line.is_well]
-    return render(
-        request,
+    return page.render(
         "status/show.html",
-        visitor=visitor,
         report=found,
         areas=areas,
         troubled=troubled,
@@ -490,11 +459,10 @@ def show(request: Request, visitor: Administrator) -> HTMLResponse:
 
 
 @router.post("/status/self-test")
-def test_again(request: Request, visitor: Administrator) -> RedirectResponse:
+def test_again(page: AdministratorPage) -> RedirectResponse:
     """Run the self-test again."""
-    del visitor
-    sandbox_of(request).kernel.selftest()
-    return redirect(request, "/status", done="self_test_done")
+    page.sandbox.kernel.selftest()
+    return page.redirect("/status", done="self_test_done")
 
 
 def details_of(line: ReportLine) -> list[tuple[str, str]]:
