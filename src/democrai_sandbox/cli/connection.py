@@ -22,13 +22,13 @@ from democrai_sandbox.errors import CommandMisused, CommandRefused, NodeRefused,
 if TYPE_CHECKING:
     import argparse
     import socket
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.host.config import Loaded
     from democrai_sandbox.host.settings import HostSettings
 
-    from .output import CommandOutput
+    from .output import CommandOutput, Mood
 
 
 class TimedAnswer(http.client.HTTPResponse):
@@ -423,18 +423,17 @@ def show_items(
     output: CommandOutput,
     schema: str,
     found: tuple[list[dict[str, Any]], bool],
-    show: Callable[[list[dict[str, Any]]], None],
+    heads: Sequence[str],
+    row: Callable[[dict[str, Any]], Sequence[object]],
+    *,
+    moods: Mapping[str, Mood] | None = None,
     empty: str,
 ) -> None:
-    """Show the items, and a note if more exist."""
+    """Show the items, each as a row, and a note if more exist."""
     items, has_more = found
-    if output.is_json:
-        output.data(schema, {"items": items, "has_more": has_more})
+    if output.data(schema, {"items": items, "has_more": has_more}):
         return
-    if items:
-        show(items)
-    else:
-        output.say(empty)
+    output.table(heads, map(row, items), moods, empty=empty)
     if has_more:
         output.say(f"more than {len(items)} exist: use --limit or filters")
 
@@ -496,9 +495,9 @@ def check_owner(url: str) -> None:
             f"the database {file} cannot be read: {error.strerror}", fix="run this as the owner of the file"
         ) from None
     if link not in {0, owner}:  # the owner of the link chooses the file that is opened
-        raise CommandRefused(f"the link {file} belongs to {_user_name(link)}", fix="name the target of the link")
+        raise CommandRefused(f"the link {file} belongs to {user_name(link)}", fix="name the target of the link")
     if owner != os.geteuid():
-        name = _user_name(owner)
+        name = user_name(owner)
         raise CommandRefused(f"the database {file} belongs to {name}", fix=f"run this as that user: sudo -u {name} ...")
     if not is_one:
         raise CommandRefused(f"{file} is not a SQLite database", fix="name another file")
@@ -537,7 +536,8 @@ def _parsed(url: str) -> Any:
         raise CommandMisused("; ".join(each.message for each in error.problems), fix="see --help") from None
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number of an unknown one."""
     import pwd  # noqa: PLC0415 - seldom needed
 
     try:

@@ -12,7 +12,7 @@ from democrai_sandbox.cli.arguments.host import USUAL_SCOPES
 from democrai_sandbox.cli.arguments.options import TOKEN_FILE
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from .connection import configuration, database_file, database_url, open_database, shown_database
+from .connection import configuration, database_file, database_url, open_database, shown_database, user_name
 from .files import confirm, is_answerable, secret, write_whole
 from .output import Exit, Mood, plural, visible
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.audit import AuditReport
     from democrai_sandbox.access.encryption import Resealed
-    from democrai_sandbox.access.keyring import EncryptionKey, KeyRing
+    from democrai_sandbox.access.keyring import KeyRing
     from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.access.store.schema import Schema
     from democrai_sandbox.access.values import StoredRequest
@@ -68,9 +68,7 @@ def _schema(url: str) -> Schema:
 
 
 def _report_upgrade(output: CommandOutput, result: dict[str, object], text: str) -> int:
-    if output.is_json:
-        output.data("db.upgrade/1", result)
-    else:
+    if not output.data("db.upgrade/1", result):
         output.line(text)
     return Exit.OK
 
@@ -84,19 +82,14 @@ def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     fits = HEAD in found.nodes
     audit = _audited(url, output) if options.audit and fits else None
     is_well = fits and (audit is None or audit.ok)
-    if output.is_json:
-        output.data(
-            "db.check/1",
-            {
-                "ok": is_well,
-                "database": shown_database(url),
-                "version": found.version,
-                "needed": HEAD,
-                "audit": None if audit is None else _audit(audit),
-            },
-        )
+    shown = shown_database(url)
+    content = {"ok": is_well, "database": shown, "version": found.version, "needed": HEAD, "audit": None}
+    if audit is not None:
+        report = {"ok": audit.ok, "records": audit.count, "first_bad": audit.first_bad, "what": audit.what}
+        content["audit"] = report
+    if output.data("db.check/1", content):
         return Exit.OK if is_well else Exit.FAILED
-    output.line(f"{visible(shown_database(url))} answers")
+    output.line(f"{visible(shown)} answers")
     if fits:
         output.line(f"schema {found.version} is current", Mood.OK)
     else:
@@ -117,10 +110,6 @@ def _audited(url: str, output: CommandOutput) -> AuditReport:
         return verify_store(store)
 
 
-def _audit(report: AuditReport) -> dict[str, object]:
-    return {"ok": report.ok, "records": report.count, "first_bad": report.first_bad, "what": report.what}
-
-
 def run_backup(options: argparse.Namespace, output: CommandOutput) -> int:
     """Copy a SQLite database to a file."""
     from democrai_sandbox.access.store.database_location import copy_database  # noqa: PLC0415 - takes its time
@@ -135,9 +124,7 @@ def run_backup(options: argparse.Namespace, output: CommandOutput) -> int:
         )
     output.progress("copying")
     size = copy_database(file, options.file)
-    if output.is_json:
-        output.data("db.backup/1", {"database": shown_database(url), "file": options.file, "bytes": size})
-    else:
+    if not output.data("db.backup/1", {"database": shown_database(url), "file": options.file, "bytes": size}):
         output.line(f"{visible(options.file)}: {size} bytes")
         output.say("the copy does not contain the key file: back it up as well, in another place")
     return Exit.OK
@@ -228,7 +215,10 @@ class _Rotation:
     def retire(self) -> int:
         from democrai_sandbox.access.keyring import retire  # noqa: PLC0415 - takes its time
 
-        old = self._unused([key.id for key in self._ring.keys[1:] if not self._is_introduced(key)])
+        for key in self._ring.keys[1:]:
+            if key.introduced:
+                self._output.say(f"{key.id} stays: it was introduced and is not in use yet")
+        old = self._unused([key.id for key in self._ring.keys[1:] if not key.introduced])
         if not old:
             return self._told("no key to remove", changed=False)
         if not self._goes_on(f"permanently remove {_keys(old)} from {visible(self._file)}"):
@@ -236,15 +226,9 @@ class _Rotation:
         self._store.settle()  # nodes continued during the question
         self._used = _count_key_use(self._store)
         old = self._unused(old)
-        for key in old:
-            self._ring = retire(self._file, key)
+        for unused in old:
+            self._ring = retire(self._file, unused)
         return self._told(f"removed {_keys(old)}" if old else "no key to remove", changed=bool(old))
-
-    def _is_introduced(self, key: EncryptionKey) -> bool:
-        """Return whether a key is not in use yet, and report it."""
-        if key.introduced:
-            self._output.say(f"{key.id} stays: it was introduced and is not in use yet")
-        return key.introduced
 
     def _unused(self, keys: list[str]) -> list[str]:
         """Return the keys that encrypt nothing, and report the others."""
@@ -277,9 +261,6 @@ class _Rotation:
     def _told(
         self, text: str, *, changed: bool = True, done: Resealed | None = None, models: Resealed | None = None
     ) -> int:
-        if not self._output.is_json:
-            self._output.line(text)
-            return Exit.OK
         keys = [
             {
                 "id": key.id,
@@ -290,18 +271,17 @@ class _Rotation:
             }
             for key in self._ring.keys
         ]
-        self._output.data(
-            "db.rotate-key/1",
-            {
-                "key_file": self._file,
-                "changed": changed,
-                "keys": keys,
-                "replaced": done.replaced if done else 0,
-                "unreadable": list(done.unreadable) if done else [],
-                "replaced_model_keys": models.replaced if models else 0,
-                "unreadable_model_keys": list(models.unreadable) if models else [],
-            },
-        )
+        content = {
+            "key_file": self._file,
+            "changed": changed,
+            "keys": keys,
+            "replaced": done.replaced if done else 0,
+            "unreadable": list(done.unreadable) if done else [],
+            "replaced_model_keys": models.replaced if models else 0,
+            "unreadable_model_keys": list(models.unreadable) if models else [],
+        }
+        if not self._output.data("db.rotate-key/1", content):
+            self._output.line(text)
         return Exit.OK
 
 
@@ -349,16 +329,9 @@ def _stored(contexts: int, models: int) -> str:
 _STATES = {"disabled": Mood.WARNING}
 
 
-class OpenAccounts(NamedTuple):
-    """Accounts of a configuration."""
-
-    accounts: Accounts
-    settings: HostSettings
-
-
 @contextmanager
-def open_accounts(options: argparse.Namespace, *, create: bool = False) -> Iterator[OpenAccounts]:
-    """Open the accounts, without a node and beside one; ``create`` creates a missing database.
+def open_accounts(options: argparse.Namespace, *, create: bool = False) -> Iterator[tuple[Accounts, HostSettings]]:
+    """Open the accounts, and their settings, without a node and beside one; ``create`` creates a missing database.
 
     An application that manages its own users does not use these accounts.
     """
@@ -373,17 +346,12 @@ def open_accounts(options: argparse.Namespace, *, create: bool = False) -> Itera
             settings,
             on_session_end=lambda session: store.end_session(session, actor=audit_actor(), now=utc_now()),
         )
-        yield OpenAccounts(accounts, settings)
+        yield accounts, settings
 
 
 def audit_actor() -> str:
     """Return the user name for the audit log."""
-    import pwd  # noqa: PLC0415 - seldom needed
-
-    try:
-        return f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
-    except KeyError:
-        return f"cli:#{os.getuid()}"
+    return f"cli:{user_name(os.getuid())}"
 
 
 def run_create(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -438,14 +406,12 @@ def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List users."""
     with open_accounts(options) as (accounts, _):
         people = accounts.people()
-    if output.is_json:
-        output.data("admin.list/1", {"people": [_user_dict(person) for person in people]})
-        return Exit.OK
-    rows = (
+    rows = [
         (each.id, each.role or each.access_level or "-", _user_state(each), f"{each.created_at:%Y-%m-%d}")
         for each in people
-    )
-    output.table(("NAME", "ROLE", "STATE", "SINCE"), rows, _STATES)
+    ]
+    if not output.data("admin.list/1", {"people": [_user_dict(person) for person in people]}):
+        output.table(("NAME", "ROLE", "STATE", "SINCE"), rows, _STATES)
     return Exit.OK
 
 
@@ -456,9 +422,9 @@ def _user_state(person: Person) -> str:
 
 
 def _report_user(output: CommandOutput, schema: str, person: Person, text: str, password: str = "") -> None:
-    if output.is_json:
-        output.data(schema, {"person": _user_dict(person), **({"password": password} if password else {})})
-    elif password:
+    if output.data(schema, {"person": _user_dict(person), **({"password": password} if password else {})}):
+        return
+    if password:
         output.say(text)
         output.line(password)
     else:
@@ -514,10 +480,10 @@ def run_create_token(options: argparse.Namespace, output: CommandOutput) -> int:
             except BaseException:
                 accounts.revoke_token(token.id, audit_actor())  # the token was not delivered
                 raise
-    if output.is_json:
-        kept = {"saved": saved} if saved else {"secret": secret}
-        output.data("admin.token.create/1", {"token": _token_dict(token), **kept})
-    elif saved:
+    kept = {"saved": saved} if saved else {"secret": secret}
+    if output.data("admin.token.create/1", {"token": _token_dict(token), **kept}):
+        return Exit.OK
+    if saved:
         output.line(visible(f"the token for {owner} is in {saved}"))
     else:
         output.say(f"token for {owner}, shown only once:")
@@ -557,14 +523,12 @@ def run_list_tokens(options: argparse.Namespace, output: CommandOutput) -> int:
     with open_accounts(options) as (accounts, _):
         people = [accounts.person(options.user)] if options.user else accounts.people()
         tokens = [token for person in people for token in accounts.tokens_of(person.id)]
-    if output.is_json:
-        output.data("admin.token.list/1", {"tokens": [_token_dict(token) for token in tokens]})
-        return Exit.OK
-    rows = (
+    rows = [
         (each.id, each.person_id, each.label, _day(each.last_used), _until(each), " ".join(sorted(each.scopes)))
         for each in tokens
-    )
-    output.table(("ID", "USER", "LABEL", "USED", "UNTIL", "SCOPES"), rows)
+    ]
+    if not output.data("admin.token.list/1", {"tokens": [_token_dict(token) for token in tokens]}):
+        output.table(("ID", "USER", "LABEL", "USED", "UNTIL", "SCOPES"), rows)
     return Exit.OK
 
 
@@ -577,9 +541,7 @@ def run_revoke_token(options: argparse.Namespace, output: CommandOutput) -> int:
             raise CommandRefused("the token does not exist", fix="use an id from admin token list")
         confirm(f"revoke the token {visible(token.label)!r} of {token.person_id}?", yes=options.yes)
         accounts.revoke_token(token.id, audit_actor())
-    if output.is_json:
-        output.data("admin.token.revoke/1", {"token": _token_dict(token)})
-    else:
+    if not output.data("admin.token.revoke/1", {"token": _token_dict(token)}):
         output.line(visible(f"revoked the token {token.label!r} of {token.person_id}"))
     return Exit.OK
 

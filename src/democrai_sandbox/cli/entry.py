@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from .commands import Command
-
 _FAILED, _USAGE, _CLOSED_PIPE, _INTERRUPTED = 1, 2, 141, 130
 """Copied from ``Exit``, which is slow to import."""
 _LONGEST = 300
@@ -39,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
     except BrokenPipeError:
-        return _nobody_reads()
+        give_up(1)  # end silently when the reader of the output has closed it, as other programs in a pipe do
+        return _CLOSED_PIPE
 
 
 def _about(given: list[str]) -> int:
@@ -67,7 +66,9 @@ def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
     ending: Callable[..., int | None] = _plain_ending
     options = None
     try:
-        options = _parsed(command, given[1:])
+        from .parser import parser_of  # noqa: PLC0415 - see above
+
+        options = parser_of(command).parse_args(given[1:])  # exits for --help and usage errors
         # Imported before the command, because an import can fail or be refused after an error.
         from .errors import heed_signals, report_error  # noqa: PLC0415 - see above
 
@@ -110,13 +111,6 @@ def _one_line(error: Exception) -> str:
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 
-def _parsed(command: Command, given: list[str]) -> argparse.Namespace:
-    """Parse the command line; exits for ``--help`` and usage errors."""
-    from .parser import parser_of  # noqa: PLC0415 - see above
-
-    return parser_of(command).parse_args(given)
-
-
 def _done(options: argparse.Namespace) -> int:
     """Import the module of the command and run it."""
     from importlib import import_module  # noqa: PLC0415 - see above
@@ -147,12 +141,6 @@ def _misused(what: str) -> int:
     if sys.stderr is not None:
         sys.stderr.write(f"{PROGRAM}: {what}\n{PROGRAM} --help lists the commands\n")
     return _USAGE
-
-
-def _nobody_reads() -> int:
-    """End silently when the reader of the output has closed it, as other programs in a pipe do."""
-    give_up(1)
-    return _CLOSED_PIPE
 
 
 def _fill_streams() -> None:

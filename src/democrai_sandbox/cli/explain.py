@@ -44,10 +44,10 @@ def is_well(line: Mapping[str, Any]) -> bool:
     return bool(line["state"] == "ok" or (not line["wanted"] and line["state"] != "degraded"))
 
 
-def problem_words(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return the lines that need an action as a sentence, or an empty text."""
+def _conclude(output: CommandOutput, lines: Sequence[Mapping[str, Any]], well: str) -> None:
+    """Write the titles of the lines that need an action, or a text if there are none."""
     ill = [visible(line["title"]) for line in lines if not is_well(line)]
-    return f"{plural(len(ill), 'problem')}: {', '.join(ill)}" if ill else ""
+    output.line(f"{plural(len(ill), 'problem')}: {', '.join(ill)}" if ill else well, Mood.BAD if ill else Mood.OK)
 
 
 def _show_layer(output: CommandOutput, line: Mapping[str, Any], wide: int) -> None:
@@ -64,16 +64,14 @@ def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
     """Show every layer of a node."""
     node = connection.node(options)
     found = node.get("/status")
-    if output.is_json:
-        output.data("status.show/1", found)
+    if output.data("status.show/1", found):
         return Exit.OK if found["ok"] else Exit.FAILED
     head = (
         f"node {found['node']} at {node.url}, version {found['version']}, process {found['pid']}, {when(found['at'])}"
     )
     output.line(visible(head))
     show_layers(output, found["lines"])
-    wrong = problem_words(found["lines"])
-    output.line(wrong or "everything that the configuration enables works", Mood.BAD if wrong else Mood.OK)
+    _conclude(output, found["lines"], "everything that the configuration enables works")
     return Exit.OK if found["ok"] else Exit.FAILED
 
 
@@ -84,10 +82,8 @@ def run_doctor(options: argparse.Namespace, output: CommandOutput) -> int:
 
     report = examine(settings, egress=options.egress, tell=lambda what: output.progress(f"checking {what}"))
     output.progress("")
-    found = report.as_dict()
-    if output.is_json:
-        del found["node"], found["pid"]
-        output.data("doctor.show/1", found)
+    found = {name: value for name, value in report.as_dict().items() if name not in {"node", "pid"}}
+    if output.data("doctor.show/1", found):
         return Exit.OK if report.is_well else Exit.FAILED
     lines = [line.as_dict() for line in report.lines]
     show_layers(output, lines)
@@ -97,8 +93,7 @@ def run_doctor(options: argparse.Namespace, output: CommandOutput) -> int:
             mark = "stopped" if attempt.ok else "HOLE"
             text = f"  {mark:<11}  {attempt.where}: {attempt.act}: {attempt.outcome}"
             output.line(visible(text), None if attempt.ok else Mood.BAD)
-    wrong = problem_words(lines)
-    output.line(wrong or "everything that the configuration enables works here", Mood.BAD if wrong else Mood.OK)
+    _conclude(output, lines, "everything that the configuration enables works here")
     return Exit.OK if report.is_well else Exit.FAILED
 
 
@@ -111,8 +106,7 @@ _HEAD = 11
 
 def show_entry(output: CommandOutput, entry: ErrorEntry) -> None:
     """Show the help for a code."""
-    if output.is_json:
-        output.data("explain.code/1", _entry(entry))
+    if output.data("explain.code/1", _entry(entry)):
         return
     output.line(f"{entry.code}: {entry.title}", Mood.STRONG)
     _facts(output, {"layer": str(entry.layer), "shape": entry.shape, "class": ", ".join(entry.classes)})
@@ -131,9 +125,8 @@ def show_line(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, An
         **{name: getattr(reading, name) for name in ("subject", "operation", "target", "request_id")},
         "chain": list(reading.chain),
     }
-    if output.is_json:
-        asked = {"node": answer or None, "not_asked": unasked}
-        output.data("explain.line/1", {**_entry(entry), "told": {**told, "detail": reading.detail}, **asked})
+    asked = {"node": answer or None, "not_asked": unasked}
+    if output.data("explain.line/1", {**_entry(entry), "told": {**told, "detail": reading.detail}, **asked}):
         return
     if entry.is_ours:
         output.line(f"{entry.code}: {entry.title}", Mood.STRONG)
@@ -150,8 +143,7 @@ def show_line(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, An
 
 def show_access(output: CommandOutput, found: Mapping[str, Any], unasked: str) -> None:
     """Show the explanation of an access."""
-    if output.is_json:
-        output.data("explain.access/1", {**found, "not_asked": unasked})
+    if output.data("explain.access/1", {**found, "not_asked": unasked}):
         return
     _explanation(output, found)
     if unasked:
@@ -170,10 +162,7 @@ def _now(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, Any], u
         show_layers(output, lines)
         return
     for place, found in enumerate(answer["explanations"]):
-        if place:  # the layers and the advice are the same
-            output.line(visible(found["words"]), _MOODS.get(found["verdict"], Mood.WARNING))
-        else:
-            _explanation(output, found)
+        _explanation(output, found, is_first=not place)
     if answer["note"]:
         _paragraph(output, f"note: {visible(answer['note'])}", 0)
     if not answer["explanations"]:
@@ -188,8 +177,10 @@ def _would_be_declared(output: CommandOutput, reading: ErrorLine) -> None:
         output.line(f"{'entry:':<{_HEAD}}{visible(entry)}")
 
 
-def _explanation(output: CommandOutput, found: Mapping[str, Any]) -> None:
+def _explanation(output: CommandOutput, found: Mapping[str, Any], *, is_first: bool = True) -> None:
     output.line(visible(found["words"]), _MOODS.get(found["verdict"], Mood.WARNING))
+    if not is_first:  # the layers and the advice are those of the first
+        return
     for layer in found["layers"]:
         mark = "*" if layer["decides"] else " "
         name, answer = visible(layer["layer"].replace("_", " ")), _ANSWERS[layer["answer"]]
@@ -370,11 +361,14 @@ def _by_manifest(file: str, asked: dict[str, Any]) -> Explanation:
 
 def _told(found: Explanation) -> dict[str, Any]:
     """Return an explanation in the format of the API."""
-    layers = [{"layer": one.layer, "answer": one.answer.value, "text": one.text} for one in found.layers]
+    layers = [
+        {"layer": one.layer, "answer": one.answer.value, "text": one.text, "decides": one.decides}
+        for one in found.layers
+    ]
     return {
         "verdict": found.verdict.value,
         "words": found.words,
-        "layers": [{**layer, "decides": one.decides} for layer, one in zip(layers, found.layers, strict=True)],
+        "layers": layers,
         "hint": found.hint,
         "file": found.file,
         "kernel": "",

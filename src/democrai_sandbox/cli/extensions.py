@@ -34,14 +34,11 @@ _PAUSE = 0.5
 def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List extensions."""
     items = connection.node(options).get("/extensions")["items"]
-    if output.is_json:
-        output.data("extensions.list/1", {"items": items})
-    elif items:
+    if not output.data("extensions.list/1", {"items": items}):
         shown = ("kind", "name", "state", "version", "mode", "problem_count")
         rows = [[one[name] or "-" for name in shown] for one in items]
-        output.table(_EXTENSION_HEADS, rows, _MOODS)
-    else:
-        output.say("no extension was found; set modules_path, engines_path or extractors_path in the configuration")
+        empty = "no extension was found; set modules_path, engines_path or extractors_path in the configuration"
+        output.table(_EXTENSION_HEADS, rows, _MOODS, empty=empty)
     return Exit.OK
 
 
@@ -59,7 +56,9 @@ def run_install(options: argparse.Namespace, output: CommandOutput) -> int:
     elif options.no_wait:
         output.say(f"{visible(options.subject)} is being installed")
     else:
-        _say_failure(output, options.subject, status)
+        output.say(f"{visible(options.subject)} could not be installed", Mood.BAD)
+        for line in str(status["problem"] or "the log of the node has the reason").splitlines():
+            output.say(f"  {visible(line)}")
     return Exit.OK if options.no_wait or is_there else Exit.FAILED
 
 
@@ -73,12 +72,6 @@ def _waited(node: NodeClient, place: str, output: CommandOutput) -> dict[str, An
         if step is not None:
             output.progress(visible(f"{step['stage']} {step['text']}"))
         time.sleep(_PAUSE)
-
-
-def _say_failure(output: CommandOutput, subject: str, status: Mapping[str, Any]) -> None:
-    output.say(f"{visible(subject)} could not be installed", Mood.BAD)
-    for line in str(status["problem"] or "the log of the node has the reason").splitlines():
-        output.say(f"  {visible(line)}")
 
 
 def run_settings(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -97,29 +90,26 @@ def run_set(options: argparse.Namespace, output: CommandOutput) -> int:
     names = [*wanted, *([options.secret] if options.secret else []), *(f"no {name}" for name in options.unset)]
     files.confirm(f"change settings of {visible(options.subject)}: {visible(', '.join(names))}?", yes=options.yes)
     if options.secret:
-        wanted[options.secret] = _secret(options.secret)
+        name = visible(options.secret)
+        wanted[options.secret] = _filled(files.secret(f"{name}: "), name, "use --unset to remove it")
     order = {"set": wanted, "unset": options.unset}
     found = node.patch(f"{_extension_path(options.subject)}/settings", order)
     _show_extensions(output, "set", options.subject, found)
     return Exit.OK
 
 
-def _secret(name: str) -> str:
-    found = files.secret(f"{visible(name)}: ")
-    if not found:
-        raise CommandRefused(f"{visible(name)} is empty, and nothing was changed", fix="use --unset to remove it")
-    return found
+def _filled(secret: str, what: str, fix: str) -> str:
+    """Return a secret that is not empty."""
+    if not secret:
+        raise CommandRefused(f"{what} is empty, and nothing was changed", fix=fix)
+    return secret
 
 
 def _show_extensions(output: CommandOutput, verb: str, subject: str, found: Mapping[str, Any]) -> None:
-    if output.is_json:
-        output.data(f"extensions.{verb}/1", {"subject": subject, **found})
+    if output.data(f"extensions.{verb}/1", {"subject": subject, **found}):
         return
-    if found["settings"]:
-        rows = [(name, _shown_settings(value)) for name, value in sorted(found["settings"].items())]
-        output.table(("NAME", "VALUE"), rows)
-    else:
-        output.say(f"no settings for {visible(subject)}")
+    rows = [(name, _shown_settings(value)) for name, value in sorted(found["settings"].items())]
+    output.table(("NAME", "VALUE"), rows, empty=f"no settings for {visible(subject)}")
     if found["source"] == "configuration":
         output.say("set in the configuration; change them there")
 
@@ -159,9 +149,7 @@ def _remove(kind: _Kind, options: argparse.Namespace, output: CommandOutput) -> 
 
 
 def _report(kind: _Kind, output: CommandOutput, schema: str, item: Mapping[str, Any], what: str) -> int:
-    if output.is_json:
-        output.data(schema, item)
-    else:
+    if not output.data(schema, item):
         output.say(f"{kind.noun} {visible(item['name'])} {what}")
     return Exit.OK
 
@@ -177,13 +165,10 @@ _SERVER_HEADS = ("NAME", "STATE", "TRANSPORT", "TIMEOUT", "ENDPOINT", "SET IN")
 def run_list_servers(options: argparse.Namespace, output: CommandOutput) -> int:
     """List servers."""
     found = connection.node(options).get("/mcp-servers")
-    if output.is_json:
-        output.data("mcp.list/1", found)
+    if output.data("mcp.list/1", found):
         return Exit.OK
-    if found["items"]:
-        output.table(_SERVER_HEADS, [_server_row(one) for one in found["items"]], {"enabled": Mood.OK})
-    else:
-        output.say("no MCP server is registered; democrai-sandbox mcp add registers one")
+    empty = "no MCP server is registered; democrai-sandbox mcp add registers one"
+    output.table(_SERVER_HEADS, [_server_row(one) for one in found["items"]], {"enabled": Mood.OK}, empty=empty)
     if found["approval"] == "required":
         output.say("each endpoint also needs an approval (extensions.mcp.approval is required)")
     return Exit.OK
@@ -233,13 +218,10 @@ def run_list_models(options: argparse.Namespace, output: CommandOutput) -> int:
     """List models; the exit status is 1 if one is missing."""
     items = connection.node(options).get("/models")["items"]
     missing = [one["name"] for one in items if not one["is_configured"]]
-    if output.is_json:
-        output.data("models.list/1", {"items": items})
-    elif items:
-        output.table(_MODEL_HEADS, [_model_row(one) for one in items], {"configured": Mood.OK, "missing": Mood.BAD})
-    else:
-        output.say("no models yet, and no agent uses one; democrai-sandbox models add adds one")
-    if not output.is_json:
+    if not output.data("models.list/1", {"items": items}):
+        moods = {"configured": Mood.OK, "missing": Mood.BAD}
+        empty = "no models yet, and no agent uses one; democrai-sandbox models add adds one"
+        output.table(_MODEL_HEADS, [_model_row(one) for one in items], moods, empty=empty)
         for name in missing:
             output.say(f"to fix it: democrai-sandbox models add {visible(name)} --endpoint URL --model TEXT")
     return Exit.FAILED if missing else Exit.OK
@@ -278,9 +260,10 @@ def _model_key(options: argparse.Namespace) -> dict[str, str]:
     """Return the key to send, or an empty dict if no key was given."""
     if options.no_key:
         return {"api_key": ""}
-    if options.api_key_file is not None:
-        return {"api_key": _present(_first_line(options.api_key_file))}
-    return {"api_key": _present(files.secret("API key: "))} if options.ask_key else {}
+    if options.api_key_file is None and not options.ask_key:
+        return {}
+    key = files.secret("API key: ") if options.api_key_file is None else _first_line(options.api_key_file)
+    return {"api_key": _filled(key, "the key", "remove the option for a model without a key")}
 
 
 def _first_line(file: str) -> str:
@@ -289,14 +272,6 @@ def _first_line(file: str) -> str:
             return stream.readline(_LONGEST_KEY + 1).decode("ascii", "replace").strip()
     except OSError as error:
         raise CommandRefused(f"{visible(file)} cannot be read: {error.strerror}", fix="name another file") from None
-
-
-def _present(key: str) -> str:
-    if not key:
-        raise CommandRefused(
-            "the key is empty, and nothing was changed", fix="remove the option for a model without a key"
-        )
-    return key
 
 
 def _model_row(model: Mapping[str, Any]) -> tuple[object, ...]:
@@ -325,20 +300,17 @@ def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
             load_manifest(file, kind)
         except ManifestError as error:
             wrong[file] = error.problems
-    if output.is_json:
-        files = [
-            {**_named(one), "problems": [_members(each, _PROBLEM) for each in wrong.get(one.file, ())]} for one in found
-        ]
-        output.data("manifest.check/1", {"ok": not wrong, "files": files})
-    for file, problems in wrong.items() if not output.is_json else ():
-        for problem in problems:
-            said = Problem(problem.pointer, problem.message, problem.suggestion)
-            output.line(f"{_place(file, problem)}: {visible(str(said))}")
-    if wrong:
-        output.say(f"{plural(len(found), 'manifest')}, {len(wrong)} with problems", Mood.BAD)
-        return Exit.FAILED
-    output.say(f"{plural(len(found), 'manifest')}, no problems", Mood.OK)
-    return Exit.OK
+    listed = [
+        {**_named(one), "problems": [_members(each, _PROBLEM) for each in wrong.get(one.file, ())]} for one in found
+    ]
+    if not output.data("manifest.check/1", {"ok": not wrong, "files": listed}):
+        for file, problems in wrong.items():
+            for problem in problems:
+                said = Problem(problem.pointer, problem.message, problem.suggestion)
+                output.line(f"{_place(file, problem)}: {visible(str(said))}")
+    counted = f"{len(wrong)} with problems" if wrong else "no problems"
+    output.say(f"{plural(len(found), 'manifest')}, {counted}", Mood.BAD if wrong else Mood.OK)
+    return Exit.FAILED if wrong else Exit.OK
 
 
 def _members(found: Problem | Finding, names: tuple[str, ...]) -> dict[str, object]:
@@ -361,13 +333,9 @@ def run_lint(options: argparse.Namespace, output: CommandOutput) -> int:
 
     missing = _unenforced(options.config)
     found = [(one, lint(_loaded(one), unenforced=missing)) for one in _located(options.places, options.kind)]
-    if output.is_json:
-        files = [
-            {**_named(one), "findings": [_members(each, _FINDING) for each in findings]} for one, findings in found
-        ]
-        output.data("manifest.lint/1", {"files": files})
+    listed = [{**_named(one), "findings": [_members(each, _FINDING) for each in findings]} for one, findings in found]
     every = [(one, each) for one, findings in found for each in findings]
-    for one, each in every if not output.is_json else ():
+    for one, each in every if not output.data("manifest.lint/1", {"files": listed}) else ():
         where = f"{visible(one.file)}:{each.line}" if each.line else visible(one.file)
         text = f"{each.pointer}: {each.severity}: {each.message} ({each.code}). {each.advice}"
         output.line(f"{where}: {visible(text)}", _CHANGE_MOODS.get(each.severity))
@@ -397,20 +365,19 @@ def run_diff(options: argparse.Namespace, output: CommandOutput) -> int:
     old = _one(options.old, options.kind)
     new = _like(old, options.new, options.kind)
     found = diff(_loaded(old), _loaded(new))
-    if output.is_json:
-        changes = [
-            {
-                "effect": change.effect.value,
-                "adds_power": change.effect.adds_power,
-                "pointer": change.pointer,
-                "before": list(change.before),
-                "after": list(change.after),
-            }
-            for change in found.changes
-        ]
-        output.data("manifest.diff/1", {"adds_power": found.adds_power, "changes": changes})
-    for change in found.changes if not output.is_json else ():
-        output.line(visible(str(change)), _CHANGE_MOODS.get(change.effect))
+    changes = [
+        {
+            "effect": change.effect.value,
+            "adds_power": change.effect.adds_power,
+            "pointer": change.pointer,
+            "before": list(change.before),
+            "after": list(change.after),
+        }
+        for change in found.changes
+    ]
+    if not output.data("manifest.diff/1", {"adds_power": found.adds_power, "changes": changes}):
+        for change in found.changes:
+            output.line(visible(str(change)), _CHANGE_MOODS.get(change.effect))
     if not found.changes:
         output.say("both versions have the same rights")
     return Exit.FAILED if found.adds_power and options.exit_code else Exit.OK
@@ -426,19 +393,16 @@ def run_schema(options: argparse.Namespace, output: CommandOutput) -> int:
 
     kinds = [ManifestKind(options.kind)] if options.kind else list(ManifestKind)
     if options.output is not None:
-        files = _written(options.output, kinds)
-        if output.is_json:
-            output.data("manifest.schema/1", {"files": files})
-        for file in files if not output.is_json else ():
-            output.line(visible(file))
+        written = _written(options.output, kinds)
+        if not output.data("manifest.schema/1", {"files": written}):
+            for file in written:
+                output.line(visible(file))
     elif not options.kind:
         raise CommandMisused(
             "the kind of manifest is missing",
             fix=f"name a kind ({', '.join(MANIFEST_KINDS)}), or add --output FOLDER for all",
         )
-    elif output.is_json:
-        output.data("manifest.schema/1", {"kind": options.kind, "json_schema": manifest_schema(kinds[0])})
-    else:
+    elif not output.data("manifest.schema/1", {"kind": options.kind, "json_schema": manifest_schema(kinds[0])}):
         output.line(schema_text(kinds[0]).rstrip("\n"))
     return Exit.OK
 
@@ -508,9 +472,9 @@ def run_start(options: argparse.Namespace, output: CommandOutput) -> int:
         files.confirm(question, yes=options.yes)
     order = {"subject": options.subject, "manifest": text, "dry_run": options.dry_run}
     run = node.post("/shadows", order)
-    if output.is_json:
-        output.data("shadow.start/1", {**run, "dry_run": options.dry_run})
-    elif options.dry_run:
+    if output.data("shadow.start/1", {**run, "dry_run": options.dry_run}):
+        return Exit.OK
+    if options.dry_run:
         output.say(f"the candidate for {visible(run['subject'])} is valid; nothing was started")
     else:
         output.line(run["id"])
@@ -521,22 +485,16 @@ def run_start(options: argparse.Namespace, output: CommandOutput) -> int:
 def run_list_shadows(options: argparse.Namespace, output: CommandOutput) -> int:
     """List shadow runs."""
     items = connection.node(options).get("/shadows")["items"]
-    if output.is_json:
-        output.data("shadow.list/1", {"items": items})
-    elif items:
+    if not output.data("shadow.list/1", {"items": items}):
         heads = ("ID", "STATE", "SUBJECT", "WOULD BE DENIED", "WOULD BE ALLOWED", "STARTED", "BY")
-        output.table(heads, [_row(one) for one in items], {"running": Mood.OK})
-    else:
-        output.say("no shadow runs yet")
+        output.table(heads, [_row(one) for one in items], {"running": Mood.OK}, empty="no shadow runs yet")
     return Exit.OK
 
 
 def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     """Show a shadow run; the exit status is 1 if the candidate would deny an access."""
     run = connection.node(options).get(f"/shadows{below(options.id)}")
-    if output.is_json:
-        output.data("shadow.show/1", run)
-    else:
+    if not output.data("shadow.show/1", run):
         _show(output, run)
     return Exit.FAILED if run["would_be_denied"] or run["other_denied"] else Exit.OK
 
@@ -549,9 +507,7 @@ def run_stop(options: argparse.Namespace, output: CommandOutput) -> int:
     if run["is_running"] and not options.dry_run:
         files.confirm(f"stop the shadow run of {visible(run['subject'])}?", yes=options.yes)
         facts = node.post(f"/shadows{below(options.id)}/end")
-    if output.is_json:
-        output.data("shadow.stop/1", {**facts, "dry_run": options.dry_run})
-    else:
+    if not output.data("shadow.stop/1", {**facts, "dry_run": options.dry_run}):
         would = "would be stopped" if options.dry_run else "was stopped"
         what = would if run["is_running"] else f"already ended {when(run['ended_at'])}"
         output.say(f"the shadow run of {visible(run['subject'])} {what}")
@@ -560,16 +516,20 @@ def run_stop(options: argparse.Namespace, output: CommandOutput) -> int:
 
 def _row(run: Mapping[str, Any]) -> tuple[object, ...]:
     counts = (run["would_be_denied"], run["would_be_allowed"])
-    return (run["id"], _state(run), run["subject"], *counts, ago(run["started_at"]), run["started_by"])
-
-
-def _state(run: Mapping[str, Any]) -> str:
-    return "running" if run["is_running"] else "ended"
+    return (
+        run["id"],
+        "running" if run["is_running"] else "ended",
+        run["subject"],
+        *counts,
+        ago(run["started_at"]),
+        run["started_by"],
+    )
 
 
 def _show(output: CommandOutput, run: Mapping[str, Any]) -> None:
     begun = f"since {when(run['started_at'])}, by {visible(run['started_by'])}"
-    output.line(f"shadow run of {visible(run['subject'])}, {_state(run)}, {begun}")
+    state = "running" if run["is_running"] else "ended"
+    output.line(f"shadow run of {visible(run['subject'])}, {state}, {begun}")
     _findings(output, "would be denied", run["would_be_denied"], run["other_denied"], Mood.BAD)
     _findings(output, "would be allowed", run["would_be_allowed"], run["other_allowed"], Mood.WARNING)
     output.line()

@@ -76,9 +76,14 @@ class CommandOutput:
 
     # ---- data --------------------------------------------------------------------------------------------------------
 
-    def data(self, schema: str, content: Mapping[str, Any]) -> None:
-        """Write one JSON document. ``schema`` is ``noun.verb/version``: fields are only added within a version."""
-        self._out.write(_json({"schema": f"democrai-sandbox/{schema}", **content}, indent=2) + "\n")
+    def data(self, schema: str, content: Mapping[str, Any]) -> bool:
+        """Write one JSON document, if the command was asked for JSON; return whether it was.
+
+        ``schema`` is ``noun.verb/version``: fields are only added within a version.
+        """
+        if self.is_json:
+            self._out.write(_json({"schema": f"democrai-sandbox/{schema}", **content}, indent=2) + "\n")
+        return self.is_json
 
     def record(self, content: Mapping[str, Any]) -> None:
         """Write one JSON document per line, for commands that follow changes."""
@@ -105,14 +110,22 @@ class CommandOutput:
         self._out.flush()
 
     def table(
-        self, heads: Sequence[str], rows: Iterable[Sequence[object]], moods: Mapping[str, Mood] | None = None
+        self,
+        heads: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        moods: Mapping[str, Mood] | None = None,
+        *,
+        empty: str = "",
     ) -> None:
         """Write a table. On a terminal the widest columns are shortened in the middle to fit.
 
         Ids are never shortened, because users copy them. Cells are made visible here. ``moods`` maps cell texts to
-        colors.
+        colors. ``empty`` is a message that replaces a table without rows.
         """
         cells = [[visible(str(cell)) for cell in row] for row in rows]
+        if empty and not cells:
+            self.say(empty)
+            return
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
         if self.is_watched:
             _narrow(widths, columns(self._out), [place for place, head in enumerate(heads) if not head.endswith("ID")])

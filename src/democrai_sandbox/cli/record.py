@@ -59,7 +59,7 @@ def report(
         output.data(f"record.{options.verb}/1", {"status": seen.status, **content, **_check_content(checked)})
     else:
         _report_proposal(options, output, seen, checked)
-    text = _text(suggestion, bare=bare)
+    text = json.dumps(_value(suggestion, bare=bare), indent=2) + "\n"
     if options.output:
         _write(options.output, text)
         output.say(f"written: {visible(options.output)}", Mood.OK)
@@ -98,17 +98,12 @@ def _report_proposal(
         output.say(visible(remark), Mood.WARNING)
     if seen.status != Exit.OK:
         output.say(f"it ended with status {seen.status}: later accesses were not observed", Mood.BAD)
-    _tell_looks(output, seen.recording, suggestion)
+    # Without an entry, the paths look absent to the libraries that probed them.
+    left = [one.target for one in seen.recording.looked_by_libraries if not suggestion.proposal.allows(one)]
+    if left:
+        output.say(f"omitted, because libraries only probed it: {visible(_counted(left))}", Mood.FAINT)
     _tell_check(output, seen, checked)
     _tell_necessity(output, checked)
-
-
-def _tell_looks(output: CommandOutput, recording: Recording, suggestion: Suggestion) -> None:
-    """Report probes of libraries. Without an entry, the paths look absent to them."""
-    left = [one.target for one in recording.looked_by_libraries if not suggestion.proposal.allows(one)]
-    if left:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        output.say(f"omitted, because libraries only probed it: {visible(left[0])}{more}", Mood.FAINT)
 
 
 def _tell_check(output: CommandOutput, seen: RecordedRun, checked: EntryChecks) -> None:
@@ -146,18 +141,17 @@ def _remarks(suggestion: Suggestion) -> Iterator[str]:
         for note in entry.notes:
             notes.setdefault(note, []).append(entry.target)
     for note, targets in notes.items():
-        more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
-        yield f"wider than its use: {targets[0]}{more}: {note}"
+        yield f"wider than its use: {_counted(targets)}: {note}"
     yield from map(str, suggestion.findings)
-    if made := _made(suggestion):
-        more = f" and {len(made) - 1} more" if len(made) > 1 else ""
-        yield f"{made[0]}{more}: {_FOLDER}"
-
-
-def _made(suggestion: Suggestion) -> list[str]:
-    """Return created files that are declared one by one; they may not exist at the next run."""
+    # Created files that are declared one by one may not exist at the next run.
     entries = (entry for entry in suggestion.proposal.entries if "create" in entry.operations)
-    return [entry.target for entry in entries if not os.path.isdir(entry.target)]  # noqa: PTH112 - a text
+    if made := [entry.target for entry in entries if not os.path.isdir(entry.target)]:  # noqa: PTH112 - a text
+        yield f"{_counted(made)}: {_FOLDER}"
+
+
+def _counted(texts: list[str]) -> str:
+    """Return the first of some texts, and the number of the others."""
+    return f"{texts[0]} and {len(texts) - 1} more" if len(texts) > 1 else texts[0]
 
 
 def _rows(recording: Recording, suggestion: Suggestion) -> Iterator[tuple[object, ...]]:
@@ -226,10 +220,6 @@ def _check_content(checked: EntryChecks) -> dict[str, Any]:
 
 def _value(suggestion: Suggestion, *, bare: bool) -> dict[str, Any]:
     return {name: value for name, value in suggestion.value.items() if not (bare and name == "name")}
-
-
-def _text(suggestion: Suggestion, *, bare: bool) -> str:
-    return json.dumps(_value(suggestion, bare=bare), indent=2) + "\n"
 
 
 def _write(file: str, text: str) -> None:

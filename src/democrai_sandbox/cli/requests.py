@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from itertools import takewhile
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -22,7 +23,7 @@ from .output import Exit, Mood, ago, plural, visible, when
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from .connection import NodeClient
     from .output import CommandOutput
@@ -63,12 +64,10 @@ def _decide(options: argparse.Namespace, output: CommandOutput, act: str, words:
         raise CommandMisused("--for and --target accept one request only", fix="decide the requests one by one")
     if len(ids) > _MOST_AT_ONCE:
         raise CommandMisused(f"at most {_MOST_AT_ONCE} requests can be decided at once", fix="split the list")
-    node = connection.node(options)
     decide = _decide_one if len(ids) == 1 else _decide_many
-    items = decide(node, options, ids, act, words)
-    return _report_decisions(
-        output, f"requests.{'deny' if act == 'deny' else 'approve'}/1", items, is_dry=options.dry_run
-    )
+    items = decide(connection.node(options), options, ids, act, words)
+    schema = f"requests.{'deny' if act == 'deny' else 'approve'}/1"
+    return _report_decisions(output, schema, items, is_dry=options.dry_run)
 
 
 # ---- one request -----------------------------------------------------------------------------------------------------
@@ -157,9 +156,9 @@ def shortened_list(texts: Sequence[str]) -> str:
 
 def _report_decisions(output: CommandOutput, schema: str, items: list[dict[str, Any]], *, is_dry: bool) -> int:
     """Report the result of each request."""
-    if output.is_json:
-        output.data(schema, {"dry_run": is_dry, "items": items})
-    elif len(items) == 1:
+    if output.data(schema, {"dry_run": is_dry, "items": items}):
+        return _worst_status(items)
+    if len(items) == 1:
         output.line(visible(items[0]["told"]))
     else:
         head = "RESULT (NOT APPLIED)" if is_dry else "DONE"
@@ -194,44 +193,29 @@ _STATE_MOODS: Mapping[str, Mood] = MappingProxyType(
 def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List requests, or groups of them."""
     node = connection.node(options)
+    heads: tuple[str, ...]
+    row: Callable[[dict[str, Any]], tuple[object, ...]]
     if options.grouped:
         if options.state and options.state != [RequestState.PENDING.value]:
             raise CommandMisused("only pending requests can be grouped", fix="remove --state or --grouped")
-        found = list_items(node, "/requests/queue", options)
-        show_items(output, "requests.list-grouped/1", found, lambda items: _show_groups(output, items), _NONE)
+        schema, found = "requests.list-grouped/1", list_items(node, "/requests/queue", options)
+        heads, row = ("NEWEST ID", "RISK", "SUBJECT", "OPERATION", "TARGET", "USERS", "TIMES", "SEEN"), _group_row
     else:
-        found = list_items(node, "/requests", options, state=options.state)
-        is_plain = not options.state
-        show_items(
-            output, "requests.list/1", found, lambda items: _show_requests(output, items, is_plain=is_plain), _NONE
-        )
+        schema, found = "requests.list/1", list_items(node, "/requests", options, state=options.state)
+        state = ("state",) if options.state else ()
+        heads = ("ID", *map(str.upper, state), "SUBJECT", "OPERATION", "TARGET", "USER", "TIMES", "SEEN")
+        row = partial(_request_row, state)
+    show_items(output, schema, found, heads, row, moods=_STATE_MOODS, empty="no request was found")
     return Exit.OK
 
 
-_NONE = "no request was found"
+def _request_row(more: Iterable[str], one: Mapping[str, Any]) -> tuple[object, ...]:
+    user = one["origin"]["user_id"] or "-"
+    return (one["id"], *(one[name] for name in more), *cells(one), user, one["count"], ago(one["last_seen"]))
 
 
-def _show_requests(output: CommandOutput, items: Sequence[Mapping[str, Any]], *, is_plain: bool) -> None:
-    heads = ["ID", "SUBJECT", "OPERATION", "TARGET", "USER", "TIMES", "SEEN"]
-    rows = [
-        [one["id"], *cells(one), one["origin"]["user_id"] or "-", one["count"], ago(one["last_seen"])] for one in items
-    ]
-    if not is_plain:
-        heads.insert(1, "STATE")
-        for row, one in zip(rows, items, strict=True):
-            row.insert(1, one["state"])
-    output.table(heads, rows, _STATE_MOODS)
-
-
-def _show_groups(output: CommandOutput, items: Sequence[Mapping[str, Any]]) -> None:
-    output.table(
-        ("NEWEST ID", "RISK", "SUBJECT", "OPERATION", "TARGET", "USERS", "TIMES", "SEEN"),
-        [
-            (one["newest_id"], one["risk"], *cells(one), one["user_count"], one["count"], ago(one["last_seen"]))
-            for one in items
-        ],
-        _STATE_MOODS,
-    )
+def _group_row(one: Mapping[str, Any]) -> tuple[object, ...]:
+    return (one["newest_id"], one["risk"], *cells(one), one["user_count"], one["count"], ago(one["last_seen"]))
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
@@ -240,8 +224,7 @@ def _show_groups(output: CommandOutput, items: Sequence[Mapping[str, Any]]) -> N
 def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     """Show one request."""
     found = connection.node(options).get(f"/requests{below(options.id)}")
-    if output.is_json:
-        output.data("requests.show/1", found)
+    if output.data("requests.show/1", found):
         return Exit.OK
     for name, value in _facts(found):
         output.line(f"{name:<11} {visible(value)}", _STATE_MOODS.get(value))
@@ -324,11 +307,11 @@ _GONE = (404, 409)
 
 def run_list_decisions(options: argparse.Namespace, output: CommandOutput) -> int:
     """List approvals or denials."""
-    found = list_items(
-        connection.node(options), _decisions_path(options), options, state=options.state, scope=options.scope
-    )
+    node, path = connection.node(options), _decisions_path(options)
+    found = list_items(node, path, options, state=options.state, scope=options.scope)
+    heads = ("ID", "SCOPE", "SUBJECT", "OPERATION", "TARGET", "BY", "MADE", "USED", "ENDS")
     empty = f"no {'denial' if options.denials else 'approval'} was found"
-    show_items(output, "approvals.list/1", found, lambda items: _show_decisions(output, items), empty)
+    show_items(output, "approvals.list/1", found, heads, _decision_row, empty=empty)
     return Exit.OK
 
 
@@ -336,18 +319,9 @@ def _decisions_path(options: argparse.Namespace) -> str:
     return "/denials" if options.denials else "/approvals"
 
 
-def _show_decisions(output: CommandOutput, items: Sequence[Mapping[str, Any]]) -> None:
-    output.table(
-        ("ID", "SCOPE", "SUBJECT", "OPERATION", "TARGET", "BY", "MADE", "USED", "ENDS"),
-        [
-            (one["id"], one["scope"], *cells(one), one["created_by"], ago(one["created_at"]), _used(one), _end(one))
-            for one in items
-        ],
-    )
-
-
-def _used(decision: Mapping[str, Any]) -> str:
-    return ago(decision["last_used"]) if decision["last_used"] else "never"
+def _decision_row(one: Mapping[str, Any]) -> tuple[object, ...]:
+    used = ago(one["last_used"]) if one["last_used"] else "never"
+    return (one["id"], one["scope"], *cells(one), one["created_by"], ago(one["created_at"]), used, _end(one))
 
 
 def _end(decision: Mapping[str, Any]) -> str:
@@ -382,9 +356,7 @@ def run_revoke(options: argparse.Namespace, output: CommandOutput) -> int:
         )
     items: list[dict[str, Any]] = []
     try:
-        items.extend(
-            _would_revoke(one) if options.dry_run else _revoke_one(node, one, options.reason or "") for one in found
-        )
+        items.extend(_revoke_one(node, one, options) for one in found)
     except (SandboxError, KeyboardInterrupt):  # completed revocations are not undone
         if items:
             _report_revocations(output, items, is_dry=options.dry_run)
@@ -401,21 +373,20 @@ def _revoke_question(found: Sequence[Mapping[str, Any]]) -> str:
     return f"revoke {counted} of {of}?"
 
 
-def _would_revoke(decision: Mapping[str, Any]) -> dict[str, Any]:
-    if decision["ended_at"]:
-        return _item(decision, f"{access_words(decision)} has already ended: {_end(decision)}", DecisionConflict.code)
-    return _item(decision, f"{access_words(decision)}: would be revoked")
-
-
-def _revoke_one(node: NodeClient, decision: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Revoke one decision; a decision that already ended does not stop the others."""
+def _revoke_one(node: NodeClient, decision: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Revoke one decision, unless it is a dry run; a decision that already ended does not stop the others."""
+    words = access_words(decision)
+    if options.dry_run and decision["ended_at"]:
+        return _item(decision, f"{words} has already ended: {_end(decision)}", DecisionConflict.code)
+    if options.dry_run:
+        return _item(decision, f"{words}: would be revoked")
     try:
-        node.post(f"/decisions{below(decision['id'])}/revoke", {"reason": reason})
+        node.post(f"/decisions{below(decision['id'])}/revoke", {"reason": options.reason or ""})
     except NodeRefused as error:
         if error.status not in _GONE:
             raise
         return _item(decision, str(error.answer.get("detail")), str(error.answer.get("code")))
-    return _item(decision, f"{access_words(decision)}: revoked")
+    return _item(decision, f"{words}: revoked")
 
 
 def _item(decision: Mapping[str, Any], told: str, code: str = "") -> dict[str, Any]:
@@ -423,9 +394,7 @@ def _item(decision: Mapping[str, Any], told: str, code: str = "") -> dict[str, A
 
 
 def _report_revocations(output: CommandOutput, items: list[dict[str, Any]], *, is_dry: bool) -> int:
-    if output.is_json:
-        output.data("approvals.revoke/1", {"dry_run": is_dry, "items": items})
-    else:
+    if not output.data("approvals.revoke/1", {"dry_run": is_dry, "items": items}):
         for one in items:
             output.line(f"{one['id']}  {visible(one['told'])}", None if one["done"] else Mood.BAD)
     return _worst_status(items)
@@ -553,8 +522,7 @@ _FACTS = MappingProxyType({"jsonl": _facts_of_jsonl, "csv": _facts_of_csv})
 
 def _report_export(output: CommandOutput, facts: dict[str, Any]) -> None:
     """Report the file and the number of records."""
-    if output.is_json:
-        output.data("audit.export/1", facts)
+    if output.data("audit.export/1", facts):
         return
     end = f"; the last one is {facts['last_sequence']} with hash {facts['last_hash']}" if facts.get("last_hash") else ""
     output.say(visible(f"{facts['records']} records written to {facts['file']}{end}"))
@@ -566,35 +534,29 @@ _VERIFY_TIMEOUT = 3600.0
 
 def run_verify(options: argparse.Namespace, output: CommandOutput) -> int:
     """Verify the hash chain."""
-    if options.export:
-        report = _verify_export(options.export)
-    elif options.database is not None:
-        report = _verify_database(options)
+    if options.export or options.database is not None:
+        report = _verified_here(options)
     else:
         node = connection.node(options)
         node.patience = _VERIFY_TIMEOUT
         output.progress("the node verifies every record")
         report = node.get("/audit/verify")
         output.progress("")
-    if output.is_json:
-        output.data("audit.verify/1", report)
-    elif report["ok"]:
-        output.line(f"{report['count']} records, the hash chain is valid", Mood.OK)
-    else:
-        output.line(f"the hash chain is broken at record {report['first_bad']}: {visible(report['what'])}", Mood.BAD)
+    text = f"{report['count']} records, the hash chain is valid"
+    if not report["ok"]:
+        text = f"the hash chain is broken at record {report['first_bad']}: {visible(report['what'])}"
+    if not output.data("audit.verify/1", report):
+        output.line(text, Mood.OK if report["ok"] else Mood.BAD)
     return Exit.OK if report["ok"] else Exit.FAILED
 
 
-def _verify_database(options: argparse.Namespace) -> dict[str, Any]:
-    from democrai_sandbox.access.audit import verify_store  # noqa: PLC0415 - takes its time
+def _verified_here(options: argparse.Namespace) -> dict[str, Any]:
+    """Verify an export or a database without a node."""
+    from democrai_sandbox.access.audit import verify_export, verify_store  # noqa: PLC0415 - takes its time
 
+    if options.export:
+        with open_text(options.export, fix="name a file written by audit export") as lines:
+            return asdict(verify_export(lines))
     options.database = options.database or None
     with open_database(database_url(options)) as store:
         return asdict(verify_store(store))
-
-
-def _verify_export(file: str) -> dict[str, Any]:
-    from democrai_sandbox.access.audit import verify_export  # noqa: PLC0415 - takes its time
-
-    with open_text(file, fix="name a file written by audit export") as lines:
-        return asdict(verify_export(lines))

@@ -13,7 +13,7 @@ from shutil import which
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.cli.arguments.options import SURFACES
+from democrai_sandbox.cli.arguments.options import SURFACES, written_value
 from democrai_sandbox.errors import CommandMisused, CommandRefused, ExtensionFailed, KernelUnsupported, SandboxDenied
 
 from .connection import configuration
@@ -90,10 +90,7 @@ def pairs(given: Iterable[str], option: str) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise CommandMisused(f"{option} {visible(text)} has no name", fix="write NAME=VALUE")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+        found[name] = written_value(value)
     return found
 
 
@@ -180,7 +177,7 @@ def script_spec(
     from democrai_sandbox.runtime.child_process import BASE_INTERPRETER, PREFIX  # noqa: PLC0415
     from democrai_sandbox.runtime.worker.process import WorkerSpec  # noqa: PLC0415
 
-    declared = rules_of(manifest)
+    declared, section = rules_of(manifest), manifest.sections.get("")
     return WorkerSpec(
         kind=manifest.kind.value,
         name=manifest.name,
@@ -189,7 +186,7 @@ def script_spec(
         environment=environment(options) or PREFIX,
         entry=file,
         access=rules_to_json(() if observe else declared),
-        allowed_imports=tuple(sorted(SENSITIVE_IMPORTS)) if observe else imports_of(manifest),
+        allowed_imports=tuple(sorted(SENSITIVE_IMPORTS)) if observe else getattr(section, "allowed_imports", ()),
         own_read=(file,),
         protected=shut,
         env=variables(options.env),
@@ -201,12 +198,6 @@ def rules_of(manifest: Manifest) -> tuple[AccessRule, ...]:
     """Return the rules at the top level of a manifest."""
     section = manifest.sections.get("")
     return () if section is None else section.access
-
-
-def imports_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the sensitive imports at the top level of a manifest."""
-    section = manifest.sections.get("")
-    return () if section is None else section.allowed_imports
 
 
 _MISSING = "the kernel can allow only existing paths: create it first, or declare its parent folder"

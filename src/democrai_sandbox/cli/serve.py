@@ -202,18 +202,14 @@ def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     found = [
         each for each in shown_values(configuration(options)) if not (options.given and each.origin.source == DEFAULT)
     ]
-    if output.is_json:
-        values = [
-            {"name": each.name, "pointer": each.pointer, "value": each.value, "origin": each.origin.source}
-            for each in found
-        ]
-        output.data("config.show/1", {"values": values})
-    elif options.origin:
-        output.table(
-            ("SETTING", "VALUE", "ORIGIN"), ((each.name, _text(each.value), each.origin.source) for each in found)
-        )
-    else:
-        output.table(("SETTING", "VALUE"), ((each.name, _text(each.value)) for each in found))
+    values = [
+        {"name": each.name, "pointer": each.pointer, "value": each.value, "origin": each.origin.source}
+        for each in found
+    ]
+    if not output.data("config.show/1", {"values": values}):
+        shown = 3 if options.origin else 2
+        rows = [(each.name, _text(each.value), each.origin.source)[:shown] for each in found]
+        output.table(("SETTING", "VALUE", "ORIGIN")[:shown], rows)
     return Exit.OK
 
 
@@ -222,9 +218,7 @@ def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     loaded = configuration(options)
     file = loaded.settings.config_file
     variables = sorted({each.source for each in loaded.origins.values() if each.source.startswith("DEMOCRAI_")})
-    if output.is_json:
-        output.data("config.check/1", {"ok": True, "file": file, "variables": variables})
-    else:
+    if not output.data("config.check/1", {"ok": True, "file": file, "variables": variables}):
         named = [visible(file) if file else "the defaults", *map(visible, variables)]
         output.line(f"valid: {', '.join(named)}", Mood.OK)
     return Exit.OK
@@ -283,8 +277,11 @@ def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
     rules = list_chains() if os.geteuid() == 0 else None
     works = all(each.answers and _in_force(each, rules) for each in found)
     is_well = works and (bool(found) or not settings.os.enabled)
-    if output.is_json:
-        output.data("helper.status/1", _status_data(found, rules, ok=is_well))
+    helpers = [
+        {**each._asdict(), "endpoints": each.endpoints and [one._asdict() for one in each.endpoints]} for each in found
+    ]
+    chains = None if rules is None else [rule._asdict() for rule in rules]
+    if output.data("helper.status/1", {"ok": is_well, "helpers": helpers, "chains": chains}):
         return Exit.OK if is_well else Exit.FAILED
     rows = (
         (
@@ -323,13 +320,6 @@ def _rules(each: FoundHelper, rules: Iterable[FoundChain] | None) -> str:
     return ", ".join(f"{rule.family} {rule.rules}" for rule in own) or "none"
 
 
-def _status_data(found: Iterable[FoundHelper], rules: Iterable[FoundChain] | None, *, ok: bool) -> dict[str, Any]:
-    helpers = [
-        {**each._asdict(), "endpoints": each.endpoints and [one._asdict() for one in each.endpoints]} for each in found
-    ]
-    return {"ok": ok, "helpers": helpers, "chains": None if rules is None else [rule._asdict() for rule in rules]}
-
-
 # ---- apply -----------------------------------------------------------------------------------------------------------
 
 
@@ -339,17 +329,14 @@ def run_apply(options: argparse.Namespace, output: CommandOutput) -> int:
 
     output.progress("resolving names")
     found = dry_run(options.file, _number("--parent-pid", options.parent_pid))
-    if output.is_json:
-        output.data(
-            "helper.apply/1",
-            {
-                "digest": found.policy.digest,
-                "endpoints": [one._asdict() for one in found.policy.endpoints],
-                "transactions": [each._asdict() for each in found.transactions],
-                "unresolved": list(found.unresolved),
-                "withheld": list(found.withheld),
-            },
-        )
+    content = {
+        "digest": found.policy.digest,
+        "endpoints": [one._asdict() for one in found.policy.endpoints],
+        "transactions": [each._asdict() for each in found.transactions],
+        "unresolved": list(found.unresolved),
+        "withheld": list(found.withheld),
+    }
+    if output.data("helper.apply/1", content):
         return Exit.OK
     for each in found.transactions:
         output.line(f"# {each.program} --noflush", Mood.FAINT)
@@ -409,9 +396,7 @@ def _printed(output: CommandOutput, schema: str, make: Any) -> int:
         made: Installable = make()
     except ValueError as error:
         raise CommandRefused(str(error), fix="install Python and this package at such a path") from None
-    if output.is_json:
-        output.data(schema, {"text": made.text, "warnings": list(made.warnings)})
-    else:
+    if not output.data(schema, {"text": made.text, "warnings": list(made.warnings)}):
         output.line(made.text.rstrip("\n"))
     for warning in made.warnings:
         output.say(visible(warning), Mood.WARNING)
