@@ -119,18 +119,10 @@ T = TypeVar("T")
 _Method: TypeAlias = "Callable[Concatenate[AsyncAccess, P], Coroutine[Any, Any, T]]"
 
 
-def _of_service(method: Callable[Concatenate[AccessService, P], T]) -> _Method[P, T]:
+def _in_thread(part: str, method: Callable[Concatenate[Any, P], T]) -> _Method[P, T]:
     @wraps(method)
     async def call(self: AsyncAccess, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await to_thread(method, self.service, *args, **kwargs)
-
-    return call
-
-
-def _of_administration(method: Callable[Concatenate[Administration, P], T]) -> _Method[P, T]:
-    @wraps(method)
-    async def call(self: AsyncAccess, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await to_thread(method, self.administration, *args, **kwargs)
+        return await to_thread(method, getattr(self, part), *args, **kwargs)
 
     return call
 
@@ -145,14 +137,14 @@ class AsyncAccess:
     service: AccessService
     administration: Administration
 
-    check_external_access = _of_service(AccessService.check_external_access)
-    require_external_access = _of_service(AccessService.require_external_access)
-    approve_for_session = _of_administration(Administration.approve_for_session)
-    approve_permanently = _of_administration(Administration.approve_permanently)
-    deny_external_access = _of_administration(Administration.deny_external_access)
-    revoke = _of_administration(Administration.revoke)
-    end_session = _of_administration(Administration.end_session)
-    pending_requests = _of_administration(Administration.pending_requests)
-    approvals = _of_administration(Administration.approvals)
-    denials = _of_administration(Administration.denials)
-    history = _of_administration(Administration.history)
+    check_external_access = _in_thread("service", AccessService.check_external_access)
+    require_external_access = _in_thread("service", AccessService.require_external_access)
+    approve_for_session = _in_thread("administration", Administration.approve_for_session)
+    approve_permanently = _in_thread("administration", Administration.approve_permanently)
+    deny_external_access = _in_thread("administration", Administration.deny_external_access)
+    revoke = _in_thread("administration", Administration.revoke)
+    end_session = _in_thread("administration", Administration.end_session)
+    pending_requests = _in_thread("administration", Administration.pending_requests)
+    approvals = _in_thread("administration", Administration.approvals)
+    denials = _in_thread("administration", Administration.denials)
+    history = _in_thread("administration", Administration.history)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from democrai_sandbox.errors import SandboxError
-    from democrai_sandbox.policy import Operation, Subject
+    from democrai_sandbox.policy import Subject
 
     from .caller import Caller, HostEnvironment
     from .node import AccessNode
@@ -128,12 +128,7 @@ class Administration:
     def is_decided(self, access: AccessTuple) -> bool:
         """Tell whether a permanent decision in force is about an access, or about more that covers it."""
         self._authorised(None)
-        wanted = DecisionFilter(
-            scope=DecisionScope.PERMANENT,
-            subject=access.subject,
-            resource_type=access.resource_type,
-            operation=access.operation,
-        )
+        wanted = DecisionFilter(scope=DecisionScope.PERMANENT, **_kind_of(access))
         found = self._all(self._node.store.decisions, wanted)
         return any(one.access == access or covers(one.access, access) for one in found)
 
@@ -145,7 +140,7 @@ class Administration:
         ``own`` is the decided request, ``session_key`` its session. Only the latest requests are examined.
         """
         self._authorised(None)
-        listing = self._waiting(access.subject, access.resource_type, access.operation)
+        listing = self._waiting(access)
         others = [request for request in listing.items if request.id != own]
         reader = TargetParser()
         return tuple(
@@ -161,11 +156,11 @@ class Administration:
         theirs: set[str] = set()
         more = False
         reader = TargetParser()
-        for place, some in by_place(requests).items():
-            listing = self._waiting(*place)
+        for some in by_place(requests):
+            listing = self._waiting(some[0][0].access)
             more |= bool(listing.next)
             others = [one for one in listing.items if one.id not in own]
-            for same in some.values():
+            for same in some:
                 covering = DecisionMatch(same[0].access, reader)
                 covered = {one.id: one for one in others if covering.covers(one.access)}
                 sessions = {request.origin.session_key for request in same} - {""}
@@ -327,8 +322,10 @@ class Administration:
             message = f"expected a text of 1 to {LONGEST_REASON} characters"
             raise InvalidInputError.of(message, pointer="/text")
         with self._surroundings.outside():
-            if not caller.may_decide:
-                self._check_notes(request.id, caller)
+            noted = values.AuditFilter((values.AuditAction.NOTED,), actor=caller.user_id, request_id=request.id)
+            most = PageRequest(limit=_MOST_NOTES)
+            if not caller.may_decide and len(self._node.store.audit(noted, most).items) >= _MOST_NOTES:
+                raise DecisionConflict(f"request {request.id} already has the maximum of {_MOST_NOTES} notes by you")
             return self._node.store.record(
                 values.AuditAction.NOTED,
                 actor=caller.user_id,
@@ -391,11 +388,9 @@ class Administration:
             self._node.announce()
         return ended
 
-    def _waiting(self, subject: Subject, resource_type: ResourceType, operation: Operation) -> ResultPage:
-        """Return the latest pending requests of a subject for one resource type and operation."""
-        wanted = RequestFilter(
-            states=(RequestState.PENDING,), subject=subject, resource_type=resource_type, operation=operation
-        )
+    def _waiting(self, access: AccessTuple) -> ResultPage:
+        """Return the latest pending requests of the subject for the same resource type and operation."""
+        wanted = RequestFilter(states=(RequestState.PENDING,), **_kind_of(access))
         with self._surroundings.outside():
             return self._node.store.requests(wanted, PageRequest(limit=_AT_ONCE))
 
@@ -488,11 +483,6 @@ class Administration:
         except (InvalidInputError, UnicodeError):
             return replace(access, target=target)
 
-    def _check_notes(self, request_id: str, caller: Caller) -> None:
-        theirs = values.AuditFilter(actions=(values.AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)
-        if len(self._node.store.audit(theirs, PageRequest(limit=_MOST_NOTES)).items) >= _MOST_NOTES:
-            raise DecisionConflict(f"request {request_id} already has the maximum of {_MOST_NOTES} notes by you")
-
     def _declared(self, subject: Subject, resource_type: str, operation: str, target: str) -> AccessTuple:
         """Return the normalized tuple for a decision. Links in a path are resolved, as they are for every check."""
         kind, act, normal = read_declared(resource_type, operation, target)
@@ -509,12 +499,7 @@ class Administration:
 
     def _check_no_denial(self, access: AccessTuple) -> None:
         """Refuse an approval that would have no effect because a broader denial exists."""
-        wanted = DecisionFilter(
-            effect=DecisionEffect.DENIAL,
-            subject=access.subject,
-            resource_type=access.resource_type,
-            operation=access.operation,
-        )
+        wanted = DecisionFilter(effect=DecisionEffect.DENIAL, **_kind_of(access))
         now = self._node.clock()
         for denial in self._all(self._node.store.decisions, wanted):
             over = denial.expires_at is not None and denial.expires_at <= now
@@ -523,13 +508,7 @@ class Administration:
 
     def _covered(self, access: AccessTuple, session: str, own: str) -> tuple[str, ...]:
         """Return the other pending requests, optionally of one session, that a decision answers."""
-        wanted = RequestFilter(
-            states=(RequestState.PENDING,),
-            subject=access.subject,
-            resource_type=access.resource_type,
-            operation=access.operation,
-            session_key=session,
-        )
+        wanted = RequestFilter(states=(RequestState.PENDING,), session_key=session, **_kind_of(access))
         covering = DecisionMatch(access)
         pending = self._all(self._node.store.requests, wanted)
         return tuple(found.id for found in pending if found.id != own and covering.covers(found.access))
@@ -542,3 +521,8 @@ class Administration:
         if lifetime <= timedelta(0):
             raise InvalidInputError.of("lifetime must be greater than zero", pointer="/lifetime")
         return self._node.clock() + lifetime
+
+
+def _kind_of(access: AccessTuple) -> dict[str, Any]:
+    """Return the filter for the same subject, resource type and operation."""
+    return {"subject": access.subject, "resource_type": access.resource_type, "operation": access.operation}

@@ -374,8 +374,8 @@ class _CheckedSubject(NamedTuple):
     @property
     def origin(self) -> Requester:
         """User, organization, session and task of the request."""
-        user, organization = _text(self.source.user_id), _text(self.source.organization_id)
-        return Requester(user, organization, self.session_key, self.task_id)
+        source = self.source
+        return Requester(_text(source.user_id), _text(source.organization_id), self.session_key, self.task_id)
 
 
 class _AskedAccess(NamedTuple):
@@ -458,8 +458,7 @@ class AccessService:
         """Return the code of the decision outside sessions, or an empty text. Files, counts and records nothing."""
         try:
             wanted = self._reader.read(resource_type, operation, target)
-            asked = (str(subject.kind), subject.name)
-            found = self.node.snapshot.find(asked, wanted, "", time_ns() // 1000)
+            found = self.node.snapshot.find((str(subject.kind), subject.name), wanted, "", time_ns() // 1000)
         except (InvalidInputError, ExternalAccessCheckFailed):
             return ""
         return "" if found is None else found.code
@@ -475,13 +474,15 @@ class AccessService:
         found = self._decided((asked.subject_kind, asked.subject), session_key, wanted)
         if found is not None:
             return found
-        chain = asked.subject_chain
         subject = Subject(SubjectKind(asked.subject_kind), asked.subject)
         if str.__ne__(subject.kind, asked.subject_kind):
             raise InvalidInputError.of("the subject kinds were modified")
-        checked = _CheckedSubject(subject, session_key, chain, asked, self._task_of(asked))
+        checked = _CheckedSubject(subject, session_key, asked.subject_chain, asked, self._task_of(asked))
         try:
-            return self._missing(checked, wanted, self._asked_access(asked))
+            context = None if asked.resume_context is None else json.loads(asked.resume_context)
+            self._check_resume(asked.resume_action, context)
+            what = (asked.resource_type, asked.operation, asked.target, asked.register_request)
+            return self._missing(checked, wanted, _AskedAccess(*what, asked.resume_action, context))
         except InvalidInputError as error:
             # An exception would be reported as a failed check, without this reason.
             message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else NEEDS_APPROVAL} {error}"[:LONGEST_MESSAGE]
@@ -492,8 +493,7 @@ class AccessService:
     def _check(self, asked: _AskedAccess, subject: Subject | None) -> AccessDecision:
         if self.surroundings.is_guarded():
             if subject is not None:
-                message = "guarded code cannot choose the subject; omit it"
-                raise InvalidInputError.of(message, pointer="/subject")
+                raise InvalidInputError.of("guarded code cannot choose the subject; omit it", pointer="/subject")
             return self._ask_guard(asked)
         caller = self.surroundings.caller() or _NOBODY
         asker = subject or _HOST
@@ -514,22 +514,15 @@ class AccessService:
         identity = (question.user_id, question.organization_id, question.session_key)
         return caller.task_id if caller[:3] == tuple(map(_text, identity)) else ""
 
-    def _asked_access(self, question: GuardQuestion) -> _AskedAccess:
-        context = None if question.resume_context is None else json.loads(question.resume_context)
-        self._check_resume(question.resume_action, context)
-        asked = _AskedAccess(question.resource_type, question.operation, question.target, question.register_request)
-        return asked._replace(resume_action=question.resume_action, resume_context=context)
-
     def _ask_guard(self, asked: _AskedAccess) -> AccessDecision:
+        context = asked.resume_context
         return self.surroundings.ask(
             asked.resource_type,
             asked.operation,
             asked.target,
             register_request=asked.register,
             resume_action=asked.resume_action,
-            resume_context=None
-            if asked.resume_context is None
-            else encode_context(asked.resume_context).decode("utf-8", "surrogatepass"),
+            resume_context=None if context is None else encode_context(context).decode("utf-8", "surrogatepass"),
         )
 
     def _decided(self, subject: tuple[str, str], session_key: str, wanted: RequestedTarget) -> AccessDecision | None:
@@ -572,8 +565,7 @@ class AccessService:
 
     def _register(self, checked: _CheckedSubject, wanted: RequestedTarget, asked: _AskedAccess) -> str | None:
         access = AccessTuple(checked.subject, wanted.resource_type, wanted.operation, wanted.target)
-        origin = checked.origin
-        chain = checked.chain or (str(checked.subject),)
+        origin, chain = checked.origin, checked.chain or (str(checked.subject),)
 
         def make(request_id: str) -> NewRequest:
             request = NewRequest(access, _shown(asked.target, wanted), chain, origin, asked.resume_action, request_id)

@@ -139,18 +139,6 @@ def _marked(line: str) -> str:
     return found[1] if found else ""
 
 
-__all__ = [
-    "KEY_BYTES",
-    "EncryptionKey",
-    "KeyFile",
-    "KeyRing",
-    "introduce",
-    "make_key_file",
-    "promote",
-    "retire",
-    "rotate",
-]
-
 _LARGEST_FILE = 64 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -221,14 +209,12 @@ class KeyFile:
             version = _version(self._path)
             if version != self._version:
                 self._version = version
-                self._read_again()
+                try:
+                    self._ring = _read(self._path)
+                except (OSError, InvalidInputError) as error:
+                    what = "cannot read the key file %s; the previously read keys stay in use: %s"
+                    _log.warning(what, self._path, error)
             return self._ring
-
-    def _read_again(self) -> None:
-        try:
-            self._ring = _read(self._path)
-        except (OSError, InvalidInputError) as error:
-            _log.warning("cannot read the key file %s; the previously read keys stay in use: %s", self._path, error)
 
 
 def rotate(path: str | os.PathLike[str]) -> KeyRing:

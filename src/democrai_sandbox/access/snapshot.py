@@ -17,7 +17,7 @@ from .values import Changes, DecisionEffect, DecisionReach, DecisionRow, Decisio
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from democrai_sandbox.policy import Operation, ResourceType, Subject
+    from democrai_sandbox.policy import Subject
 
     from .targets import RequestedTarget
     from .values import AccessTuple, Decision, StoredRequest
@@ -304,7 +304,6 @@ def _built(
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_Place: TypeAlias = "tuple[Subject, ResourceType, Operation]"
 
 
 def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
@@ -335,14 +334,14 @@ class DecisionMatch:
         return self._snapshot.find(_who(narrow.subject), wanted, "", 0) is not None
 
 
-def by_place(requests: Iterable[StoredRequest]) -> dict[_Place, dict[str, list[StoredRequest]]]:
+def by_place(requests: Iterable[StoredRequest]) -> list[list[list[StoredRequest]]]:
     """Group requests by subject, resource type and operation, and within a group by access."""
-    found: dict[_Place, dict[str, list[StoredRequest]]] = {}
+    found: dict[tuple[object, ...], dict[str, list[StoredRequest]]] = {}
     for request in requests:
         access = request.access
         place = access.subject, access.resource_type, access.operation
         found.setdefault(place, {}).setdefault(access.digest, []).append(request)
-    return found
+    return [list(some.values()) for some in found.values()]
 
 
 def reach(covering: DecisionMatch, others: Iterable[StoredRequest], session_key: str, *, more: bool) -> DecisionReach:

@@ -240,8 +240,11 @@ def _of_network(target: str, operation: Operation) -> Iterator[RiskFactor]:
     except InvalidInputError:
         yield RiskFactor("unreadable", RiskLevel.HIGH, "the target cannot be parsed")
         return
+    if parsed.kind is TargetKind.UNIX and _CONTROL_SOCKET.fullmatch(parsed.socket or ""):
+        yield RiskFactor("control", RiskLevel.HIGH, "controls the machine or its containers")
+        return
     if parsed.kind is TargetKind.UNIX:
-        yield _of_socket(parsed.socket or "")
+        yield RiskFactor("local_service", RiskLevel.MEDIUM, "is a service of this machine")
         return
     yield from _of_host(parsed)
     if parsed.scheme in _NOT_ENCRYPTED and not _is_loopback(parsed):
@@ -249,12 +252,6 @@ def _of_network(target: str, operation: Operation) -> Iterator[RiskFactor]:
         yield RiskFactor("not_encrypted", level, "is not encrypted: the data can be read and changed in transit")
     if parsed.scheme not in _WEB and parsed.port not in _WEB_PORTS:
         yield RiskFactor("service", RiskLevel.MEDIUM, f"uses port {parsed.port}, which is not a web port")
-
-
-def _of_socket(address: str) -> RiskFactor:
-    if _CONTROL_SOCKET.fullmatch(address):
-        return RiskFactor("control", RiskLevel.HIGH, "controls the machine or its containers")
-    return RiskFactor("local_service", RiskLevel.MEDIUM, "is a service of this machine")
 
 
 def _of_host(parsed: NetworkTarget) -> Iterator[RiskFactor]:

@@ -266,7 +266,10 @@ class Hub:
                 for key, events in self._selector.select(_LOOK_AROUND):
                     self._serve(key.fileobj, events)
                 if time.monotonic() >= next_look:
-                    if not self._is_found():
+                    if not (
+                        self._folder.has(self._lock_name, os.fstat(self._lock))
+                        and self._folder.has(self._socket_name, self._listens_at)
+                    ):
                         _LOG.warning("the lock or socket of the event hub was removed; another hub takes over")
                         return
                     next_look = time.monotonic() + _LOOK_AROUND
@@ -277,11 +280,6 @@ class Hub:
                 os.unlink(self._socket_name, dir_fd=self._folder.number)
             with no_fork:
                 self.forget()
-
-    def _is_found(self) -> bool:
-        return self._folder.has(self._lock_name, os.fstat(self._lock)) and self._folder.has(
-            self._socket_name, self._listens_at
-        )
 
     def _serve(self, link: object, events: int) -> None:
         if link is self._listener:

@@ -13,7 +13,7 @@ from democrai_sandbox.policy.text import shown
 from .bus import ConnectedBus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 try:
     from redis import ConnectionPool, Redis, RedisError
@@ -66,16 +66,13 @@ class RedisBus(ConnectedBus):
         try:
             with suppress(ResponseError):  # the Redis user may not have this command
                 self._listener_id = connection.ask(b"CLIENT", b"ID")
-            last = self._newest(connection)
+            last = _first_id(connection.ask(b"XREVRANGE", self._key, b"+", b"-", b"COUNT", 1))
             self._has_joined()
             while not self._stopping.is_set():
                 last = self._read(connection, last)
         finally:
             self._listener_id = None
             connection.close()
-
-    def _newest(self, connection: _Connection) -> _Id:
-        return _first_id(connection.ask(b"XREVRANGE", self._key, b"+", b"-", b"COUNT", 1))
 
     def _read(self, connection: _Connection, last: _Id) -> _Id:
         """Receive the entries after ``last``, waiting for them; return the id of the last entry."""
@@ -88,8 +85,9 @@ class RedisBus(ConnectedBus):
         )
         entries = answer[0][1] if answer else []
         for _, fields in entries:
-            for event in _events(fields):
-                self._hear(event)
+            for name, value in zip(fields[::2], fields[1::2], strict=True):
+                if name == _FIELD:
+                    self._hear(value)
         # The stream was trimmed beyond the last read entry, or replaced by an older or empty one. An empty stream just
         # starts.
         if last != _BEGINNING and (_first_id(first) > last or _first_id(newest) < last):
@@ -104,7 +102,7 @@ class RedisBus(ConnectedBus):
                 self._sender.ask(*command)
                 return
         # No connection yet, or it has ended, or it may have ended unnoticed.
-        self._close_sender()
+        self._let_go()
         self._sender = _Connection(self._url, answer_within=_ANSWER_WITHIN)
         self._sender.ask(*command)
 
@@ -119,9 +117,6 @@ class RedisBus(ConnectedBus):
             self._sender.ask(b"CLIENT", b"UNBLOCK", listener)
 
     def _let_go(self) -> None:
-        self._close_sender()
-
-    def _close_sender(self) -> None:
         sender, self._sender = self._sender, None
         if sender is not None:
             sender.close()
@@ -172,12 +167,6 @@ def _pool(url: str, answer_within: float) -> ConnectionPool:
         "health_check_interval": 0,
     }
     return ConnectionPool(**settings)
-
-
-def _events(fields: list[bytes]) -> Iterator[bytes]:
-    for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if name == _FIELD:
-            yield value
 
 
 def _id(entry: Any) -> _Id:

@@ -86,6 +86,7 @@ CONNECTIONS = 16
 the server instead of here."""
 
 _WRITE = "access_write"
+"""Option that marks a connection as writing, before its transaction starts."""
 _FILE_MODE = 0o600
 
 
@@ -128,11 +129,6 @@ def close_engine(engine: Engine) -> None:
     for reference in list(registry._collection_to_key):  # noqa: SLF001 - no other way
         if id(reference()) in own:
             registry._collection_to_key.pop(reference, None)  # noqa: SLF001
-
-
-def writing(connection: Connection) -> Connection:
-    """Mark a connection as writing, before its transaction starts."""
-    return connection.execution_options(**{_WRITE: True})
 
 
 @contextmanager
@@ -298,7 +294,7 @@ class Database:
         close_engine(self._engine)
 
     def _act_once(self, work: Callable[[Connection], T]) -> T:
-        with self._connection() as connection, writing(connection).begin():
+        with self._connection() as connection, connection.execution_options(**{_WRITE: True}).begin():
             return work(connection)
 
     @contextmanager

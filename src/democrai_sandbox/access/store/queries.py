@@ -257,13 +257,7 @@ def similar_first(access: values.AccessTuple, found: Iterable[values.Decision]) 
     """
     near = [decision for decision in found if decision.access == access or _is_near(access, decision.access)]
     near.sort(key=lambda decision: decision.created_at, reverse=True)
-    return tuple(sorted(near, key=lambda decision: _distance(access, decision.access)))
-
-
-def _distance(access: values.AccessTuple, other: values.AccessTuple) -> int:
-    if other == access:
-        return 0
-    return 1 if other.subject == access.subject else 2
+    return tuple(sorted(near, key=lambda found: (found.access != access, found.access.subject != access.subject)))
 
 
 def _is_near(access: values.AccessTuple, other: values.AccessTuple) -> bool:

@@ -391,7 +391,9 @@ def finish_resume(
     The attempt number is compared too, because a node may have lost its lease and claimed it again.
     """
     ledger = Ledger(connection)
-    state = _state(error, retry_at)
+    state = ResumptionState.SUCCEEDED
+    if error:
+        state = ResumptionState.FAILED if retry_at is None else ResumptionState.WAITING
     when = {"next_attempt": retry_at} if state is ResumptionState.WAITING else {"finished_at": now}
     done = connection.execute(
         update(resumes)
@@ -449,9 +451,3 @@ def _due(now: datetime) -> Select[Any]:
         .order_by(resumes.c.next_attempt, resumes.c.id)
         .limit(1)
     )
-
-
-def _state(error: str, retry_at: datetime | None) -> ResumptionState:
-    if not error:
-        return ResumptionState.SUCCEEDED
-    return ResumptionState.FAILED if retry_at is None else ResumptionState.WAITING

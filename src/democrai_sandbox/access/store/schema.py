@@ -6,6 +6,7 @@ import errno
 import os
 import shlex
 import sqlite3
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -57,7 +58,7 @@ def find_schema(database: Database) -> Schema:
 def prepare_schema(database: Database) -> None:
     """Create the schema in an empty database; refuse a database that this version does not support."""
     if find_schema(database).version == _NOTHING:
-        database.act(_fill)
+        database.act(partial(_upgraded, versions=frozenset({_NOTHING})))
     check_schema(database)
 
 
@@ -79,26 +80,22 @@ def upgrade_schema(url: str) -> str:
     """Upgrade a database to the current schema in one transaction; return its previous version."""
     database = Database(parse_url(url))
     try:
-        before = database.act(_upgraded)
+        before = database.act(partial(_upgraded, versions=_older()))
         check_schema(database)
     finally:
         database.close()
     return before
 
 
-def _fill(connection: Connection) -> None:
-    """Create the schema, unless another process did so while this one waited for the lock."""
-    with without_timeout(connection):
-        _lock(connection)
-        if _found(connection).version == _NOTHING:
-            _upgrade(connection)
+def _upgraded(connection: Connection, versions: frozenset[str]) -> str:
+    """Upgrade a schema of one of these versions; return the version before.
 
-
-def _upgraded(connection: Connection) -> str:
+    Another process may have upgraded it while this one waited for the lock.
+    """
     with without_timeout(connection):
         _lock(connection)
         before = _found(connection).version
-        if before in _older():
+        if before in versions:
             _upgrade(connection)
     return before
 

@@ -29,7 +29,7 @@ _REQUEST_STATES = ("pending", "approved_for_session", "approved", "denied", "age
 _RESUME_STATES = ("waiting", "running", "succeeded", "failed")
 _DECIDED = ("approved_for_session", "approved", "denied", "revoked", "expired", "session_ended", "aged_out")
 _RESUMED = ("resume_attached", "resume_succeeded", "resume_failed")
-_ACTIONS = ("requested", *_DECIDED, *_RESUMED, "check_failed")
+ACTIONS = ("requested", *_DECIDED, *_RESUMED, "check_failed")
 
 
 def upgrade() -> None:
@@ -128,7 +128,7 @@ def _make_audit() -> None:
         *map(text, ("action", "actor")),
         *_about(nullable=True),
         *map(text, ("request_id", "before", "after", "previous_hash", "hash")),
-        one_of("action", _ACTIONS),
+        one_of("action", ACTIONS),
     )
     create_index("ix_access_audit_request", "access_audit", ["request_id", "sequence"])
 

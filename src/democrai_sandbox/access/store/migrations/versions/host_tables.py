@@ -8,37 +8,19 @@ import sqlalchemy as sa
 from alembic import op
 
 from democrai_sandbox.access.store.migrations import allow_values, create_table, forget_audit, number, text
+from democrai_sandbox.access.store.migrations.versions.first_schema import ACTIONS
 
 revision = "0003"
 down_revision = "0002"
 additive = False  # The audit log gets actions that nodes of the previous version do not know.
 
-_DECIDED = ("approved_for_session", "approved", "denied", "revoked", "expired", "session_ended", "aged_out")
-_RESUMED = ("resume_attached", "resume_succeeded", "resume_failed")
-_BEFORE = ("requested", *_DECIDED, *_RESUMED, "check_failed")
 _SIGNED = ("signed_in", "sign_in_failed", "signed_out", "password_changed")
 _ACCOUNTS = tuple(f"account_{what}" for what in (*_SIGNED, "added", "changed", "token_made", "token_revoked"))
-_NEW = (*_ACCOUNTS, "noted")
+NEW = (*_ACCOUNTS, "noted")
 
 
 def upgrade() -> None:
     """Create the tables and allow audit records about accounts."""
-    _make_users()
-    _make_sessions()
-    _make_tokens()
-    _make_throttle()
-    allow_values("access_audit", "action", _BEFORE, (*_BEFORE, *_NEW))
-
-
-def downgrade() -> None:
-    """Remove the tables, and audit records that the previous version does not know, which breaks the hash chain."""
-    for name in ("throttle", "tokens", "sessions", "people"):
-        op.drop_table(f"host_{name}")
-    forget_audit(_NEW)
-    allow_values("access_audit", "action", (*_BEFORE, *_NEW), _BEFORE)
-
-
-def _make_users() -> None:
     create_table(
         "host_people",
         sa.Column("id", sa.Text, primary_key=True),
@@ -46,9 +28,6 @@ def _make_users() -> None:
         *map(number, ("created_at", "password_at")),
         number("disabled_at", nullable=True),
     )
-
-
-def _make_sessions() -> None:
     create_table(
         "host_sessions",
         sa.Column("id", sa.Text, primary_key=True),
@@ -58,9 +37,6 @@ def _make_sessions() -> None:
         *map(number, ("created_at", "last_seen", "confirmed_at")),
     )
     op.create_index("ix_host_sessions_person", "host_sessions", ["person_id", "created_at"])
-
-
-def _make_tokens() -> None:
     create_table(
         "host_tokens",
         sa.Column("id", sa.Text, primary_key=True),
@@ -71,9 +47,6 @@ def _make_tokens() -> None:
         *(number(name, nullable=True) for name in ("expires_at", "last_used", "ended_at")),
     )
     op.create_index("ix_host_tokens_person", "host_tokens", ["person_id", "created_at"])
-
-
-def _make_throttle() -> None:
     create_table(
         "host_throttle",
         sa.Column("key", sa.Text, primary_key=True),
@@ -81,6 +54,15 @@ def _make_throttle() -> None:
         *map(number, ("last_at", "forget_at")),
     )
     op.create_index("ix_host_throttle_forget", "host_throttle", ["forget_at"])
+    allow_values("access_audit", "action", ACTIONS, (*ACTIONS, *NEW))
+
+
+def downgrade() -> None:
+    """Remove the tables, and audit records that the previous version does not know, which breaks the hash chain."""
+    for name in ("throttle", "tokens", "sessions", "people"):
+        op.drop_table(f"host_{name}")
+    forget_audit(NEW)
+    allow_values("access_audit", "action", (*ACTIONS, *NEW), ACTIONS)
 
 
 def _person() -> sa.Column[Any]:

@@ -19,19 +19,6 @@ _UNFINISHED = "finished_at IS NULL"
 
 def upgrade() -> None:
     """Create the tables. Their prefix distinguishes them in a shared database."""
-    _make_tasks()
-    _make_schedules()
-    _make_mcp_servers()
-    _make_engine_settings()
-
-
-def downgrade() -> None:
-    """Remove the tables."""
-    for name in ("engine_settings", "mcp_servers", "schedules", "tasks"):
-        op.drop_table(f"runtime_{name}")
-
-
-def _make_tasks() -> None:
     create_table(
         "runtime_tasks",
         sa.Column("id", sa.Text, primary_key=True),
@@ -48,9 +35,6 @@ def _make_tasks() -> None:
     create_index("ix_runtime_tasks_module", "runtime_tasks", ["module", "id"])
     create_index("ix_runtime_tasks_alive", "runtime_tasks", ["node", "heartbeat_at"], _UNFINISHED)
     create_index("ix_runtime_tasks_finished", "runtime_tasks", ["finished_at"])
-
-
-def _make_schedules() -> None:
     create_table(
         "runtime_schedules",
         sa.Column("module", sa.Text, primary_key=True),
@@ -58,9 +42,6 @@ def _make_schedules() -> None:
         number("every"),
         number("next_at"),
     )
-
-
-def _make_mcp_servers() -> None:
     create_table(
         "runtime_mcp_servers",
         sa.Column("name", sa.Text, primary_key=True),
@@ -70,9 +51,6 @@ def _make_mcp_servers() -> None:
         *map(number, ("created_at", "updated_at")),
         one_of("transport", _TRANSPORTS),
     )
-
-
-def _make_engine_settings() -> None:
     create_table(
         "runtime_engine_settings",
         sa.Column("kind", sa.Text, primary_key=True),
@@ -81,3 +59,9 @@ def _make_engine_settings() -> None:
         number("updated_at"),
         one_of("kind", _KINDS),
     )
+
+
+def downgrade() -> None:
+    """Remove the tables."""
+    for name in ("engine_settings", "mcp_servers", "schedules", "tasks"):
+        op.drop_table(f"runtime_{name}")
