@@ -76,7 +76,8 @@ def rule_words(
     must escape invisible characters.
     """
     verb = "may" if may else "may not"
-    return f"{subject_words(subject)} {verb} {act_words(resource_type, operation, target, kind)}"
+    who = f"{_KINDS.get(subject.kind, subject.kind.value)} {subject.name}"
+    return f"{who} {verb} {act_words(resource_type, operation, target, kind)}"
 
 
 def decided_words(access: AccessTuple, *, may: bool = True, look: bool = True) -> str:
@@ -86,11 +87,6 @@ def decided_words(access: AccessTuple, *, may: bool = True, look: bool = True) -
     """
     kind = path_kind(access.resource_type, access.target, look=look)
     return rule_words(access.subject, access.resource_type, access.operation, access.target, may=may, kind=kind)
-
-
-def subject_words(subject: policy.Subject) -> str:
-    """Return a subject in words: ``module reports``."""
-    return f"{_KINDS.get(subject.kind, subject.kind.value)} {subject.name}"
 
 
 def act_words(
@@ -121,19 +117,14 @@ def _place(target: str) -> str:
     except policy.InvalidInputError:
         return target
     port = "any port" if parsed.port is None else f"port {parsed.port}"
+    url = parsed.normalized
     return {
-        policy.TargetKind.URL: _url(parsed),
+        policy.TargetKind.URL: f"{url} and everything below it" if parsed.path else f"any path at {url}",
         policy.TargetKind.HOST: f"{parsed.host} on {port}, with any protocol",
         policy.TargetKind.WILDCARD: f"every host below {parsed.host} on {port}, with any protocol",
         policy.TargetKind.NETWORK: f"every address in {parsed.host} on any port, with any protocol",
         policy.TargetKind.UNIX: f"the unix socket {parsed.socket}",
     }[parsed.kind]
-
-
-def _url(parsed: policy.NetworkTarget) -> str:
-    if parsed.path:
-        return f"{parsed.normalized} and everything below it"
-    return f"any path at {parsed.normalized}"
 
 
 T = TypeVar("T")
@@ -334,26 +325,16 @@ def effect_words(
     ``until`` is the end of a limited decision: ``for 7 days``. Texts from other sources are included unescaped.
     """
     rule = decided_words(access, may=effect is DecisionEffect.APPROVAL)
-    return f"{rule[:1].upper()}{rule[1:]}, {whom_words(scope, user, session)}, {until or end_words(effect, scope)}"
-
-
-def whom_words(scope: DecisionScope, user: str = "", session: str = "") -> str:
-    """Return the users and sessions that a decision covers."""
-    if scope is DecisionScope.PERMANENT:
-        return "for every user and session"
     whose = f"user {user} in " if user else ""
-    return f"only for {whose}session {session}"
+    whom = "for every user and session" if scope is DecisionScope.PERMANENT else f"only for {whose}session {session}"
+    return f"{rule[:1].upper()}{rule[1:]}, {whom}, {until or end_words(effect, scope)}"
 
 
 def end_words(effect: DecisionEffect, scope: DecisionScope) -> str:
     """Return the end of a decision without a time limit."""
     if scope is DecisionScope.SESSION:
         return "until that session ends"
-    return (
-        "until an administrator revokes it"
-        if effect is DecisionEffect.APPROVAL
-        else "until an administrator revokes the denial"
-    )
+    return f"until an administrator revokes {'it' if effect is DecisionEffect.APPROVAL else 'the denial'}"
 
 
 def answers_words(reach: DecisionReach, scope: DecisionScope) -> str:

@@ -250,8 +250,7 @@ def _redis(line: ReportLine, url: str) -> ReportLine:
     from democrai_sandbox.access.events.redis_stream import why_unreachable  # noqa: PLC0415 - redis is an extra
 
     shown = without_password(url)
-    reason = without_password(why_unreachable(url))
-    if reason:
+    if reason := without_password(why_unreachable(url)):
         fix = "check that Redis is running and reachable, or set network.stream"
         return line.off(f"{shown} does not answer: {reason}", fix)
     return line.ok(f"{shown} answers")
@@ -261,8 +260,7 @@ def _ipc(line: ReportLine, folder: Path) -> ReportLine:
     try:
         mode = folder.stat().st_mode
     except OSError as error:
-        fix = f"mkdir -m 700 {folder}"
-        return line.off(f"ipc: {folder}: {error.strerror}", fix)
+        return line.off(f"ipc: {folder}: {error.strerror}", f"mkdir -m 700 {folder}")
     if mode & _OTHERS:
         summary = f"ipc: other users can enter {folder} (mode {stat.S_IMODE(mode):04o})"
         return line.off(summary, f"chmod 700 {folder}")
@@ -314,11 +312,12 @@ def extension_lines(settings: HostSettings) -> Iterator[ReportLine]:
     runtime = RuntimeSettings(data_dir=settings.data_dir, isolation=dict(settings.isolation), **folders)
     registry = discover(runtime)
     found = tuple(registry)
-    findings: dict[str, tuple[Finding, ...]] = {}
     modules = [one for one in found if one.kind.value == "module"]
     here = [str(one.subject) for one in modules if not runtime.is_isolated(one.subject)]
-    for one in found:
-        findings[str(one.subject)] = lint(one.manifest, in_process=str(one.subject) in here) if one.manifest else ()
+    findings = {
+        str(one.subject): lint(one.manifest, in_process=str(one.subject) in here) if one.manifest else ()
+        for one in found
+    }
     yield _readable_extensions(found)
     yield _isolated(len(modules), here, unenforced_here(settings.os), wanted=settings.os.wants_spawn_server)
     yield _reviewed(findings)

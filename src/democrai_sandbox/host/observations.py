@@ -211,12 +211,6 @@ class MatchedAccess:
         return self.decided is not None and self.decided.created_at > self.observed.last
 
 
-def covers_connection(rule: policy.AccessRule, target: str) -> bool:
-    """Return whether a rule covers a connection to a host and port."""
-    request = _parsed_target(target)
-    return request is not None and _RuleCoverage(rule).of_connection(request)
-
-
 def rule_of(decision: Decision) -> policy.AccessRule:
     """Return a decision as a rule."""
     access = decision.access
@@ -344,10 +338,11 @@ class ReasonFinder:
             return AccessReason.UNKNOWN
         if subject.kind is policy.SubjectKind.MCP:
             return AccessReason.DECLARED  # the registry contains the server's only endpoint
+        request = _parsed_target(target)
         for manifest in self._manifests(subject):
             sections = tuple(manifest.sections.values())
             rules = (rule for section in sections if section for rule in section.access)
-            if any(covers_connection(rule, target) for rule in rules):
+            if request is not None and any(_RuleCoverage(rule).of_connection(request) for rule in rules):
                 return AccessReason.DECLARED
             if None in sections:
                 return AccessReason.INHERITED

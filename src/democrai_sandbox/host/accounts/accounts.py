@@ -240,7 +240,7 @@ class Accounts:
         check_password(password, who)
         self._compare_again(session, current)
         self._set_password(who, password, actor=who)
-        self._database.act(partial(store.confirm_session, session_id=session_id, now=self._clock()))
+        self._database.act(partial(store.mark_session, session_id=session_id, confirmed_at=self._clock()))
         self.end_all(who, session_id)
 
     def reset_password(self, user_id: str, password: str = "", *, actor: str) -> str:
@@ -335,7 +335,7 @@ class Accounts:
     def confirm_password(self, session_id: str, password: str) -> None:
         """Check the password again for a session; raise ``SignInRefused`` or ``SignInThrottled``."""
         self._compare_again(self._session(session_id), password)
-        self._database.act(partial(store.confirm_session, session_id=session_id, now=self._clock()))
+        self._database.act(partial(store.mark_session, session_id=session_id, confirmed_at=self._clock()))
 
     def is_confirmed(self, session_id: str, within: timedelta) -> bool:
         """Return whether the password was entered recently; False for an unknown session."""
@@ -352,7 +352,7 @@ class Accounts:
         now = self._clock()
         if _is_user_activity(visit) and now - session.last_seen >= min(_SEEN_EVERY, self._idle / 4):
             with suppress(StoreUnavailable):  # for example a full disk, which is still readable
-                self._database.act(partial(store.touch_session, session_id=session.id, now=now))
+                self._database.act(partial(store.mark_session, session_id=session.id, last_seen=now))
         return Identity(session.person_id, session.id)
 
     def _compare_again(self, session: PersonSession, password: str) -> None:

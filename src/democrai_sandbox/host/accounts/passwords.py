@@ -176,12 +176,10 @@ def check_password(password: object, name: str) -> str:
 
 def random_password() -> str:
     """Return a random password of about 100 bits that is easy to read and type."""
-    return "-".join("".join(_LETTERS[_below(len(_LETTERS))] for _ in range(5)) for _ in range(_RANDOM_WORDS))
-
-
-def _below(limit: int) -> int:
-    """Return a random number. The bias of the remainder of 64 bits is negligible."""
-    return int.from_bytes(urandom(8), "big") % limit
+    # The bias of the remainder of 64 bits is negligible.
+    numbers = (int.from_bytes(urandom(8), "big") % len(_LETTERS) for _ in range(5 * _RANDOM_WORDS))
+    letters = "".join(_LETTERS[number] for number in numbers)
+    return "-".join(letters[begin : begin + 5] for begin in range(0, len(letters), 5))
 
 
 def _normal(password: str) -> bytes:
@@ -202,7 +200,7 @@ class SignInCheck:
 
         Raise ``SignInThrottled`` before any comparison, or ``SignInRefused``.
         """
-        who = read_name(name)
+        who = name[: LONGEST_NAME * 4].strip().lower()  # an overlong name matches no user
         tried = self._database.act(partial(store.begin_sign_in, name=who, address=address, now=self._clock()))
         kept = self._database.ask(partial(store.password_hash, person_id=who))
         try:
@@ -242,8 +240,3 @@ class SignInCheck:
         entry = AuditEntry(AuditAction.ACCOUNT_SIGN_IN_FAILED, SYSTEM, after=after)
         now = self._clock()
         self._database.act(lambda connection: Ledger(connection).close([entry], now=now))
-
-
-def read_name(name: str) -> str:
-    """Return a typed name in its stored form; an overlong one matches no user."""
-    return name[: LONGEST_NAME * 4].strip().lower()

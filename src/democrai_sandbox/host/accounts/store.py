@@ -103,8 +103,7 @@ def settle_sign_in(connection: Connection, attempt: SignInAttempt, now: datetime
 
 def withdraw_sign_in(connection: Connection, attempt: SignInAttempt) -> None:
     """Remove the count of one sign-in that was not compared, or succeeded."""
-    keys = sorted(_key(kind, attempt.name, attempt.address) for kind in attempt.counted)
-    for key in keys:
+    for key in sorted(_key(kind, attempt.name, attempt.address) for kind in attempt.counted):
         here = (failed.c.key == key, failed.c.failures > 0)
         connection.execute(update(failed).where(*here).values(failures=failed.c.failures - 1))
 
@@ -229,10 +228,8 @@ def change_user(connection: Connection, person_id: str, values: dict[str, Any], 
     if before.may_decide and not after.may_decide and not any(one.may_decide for one in list_users(connection)):
         raise AccountConflict(f"{person_id} is the last administrator: no other user could decide or undo this")
     if before != after:
-        changed = AuditAction.ACCOUNT_CHANGED
-        _audit_user(
-            ledger, changed, actor, person_id, now, before=_audited_fields(before), after=_audited_fields(after)
-        )
+        states = {"before": _audited_fields(before), "after": _audited_fields(after)}
+        _audit_user(ledger, AuditAction.ACCOUNT_CHANGED, actor, person_id, now, **states)
     return after
 
 
@@ -388,14 +385,9 @@ def expired_sessions(
     return tuple(map(_to_session, connection.execute(select(sessions).where(late).limit(1000))))
 
 
-def touch_session(connection: Connection, session_id: str, now: datetime) -> None:
-    """Record that a session was used."""
-    connection.execute(update(sessions).where(sessions.c.id == session_id).values(last_seen=now))
-
-
-def confirm_session(connection: Connection, session_id: str, now: datetime) -> None:
-    """Record that the password was entered again."""
-    connection.execute(update(sessions).where(sessions.c.id == session_id).values(confirmed_at=now))
+def mark_session(connection: Connection, session_id: str, **times: datetime) -> None:
+    """Record when a session was used, or when the password was entered again."""
+    connection.execute(update(sessions).where(sessions.c.id == session_id).values(**times))
 
 
 def close_sessions(
@@ -403,16 +395,12 @@ def close_sessions(
 ) -> None:
     """Delete sessions and audit it; skip those that were already deleted."""
     ledger = Ledger(connection)
-    entries = [
-        AuditEntry(
-            AuditAction.ACCOUNT_SIGNED_OUT,
-            actor,
-            after={"person": session.person_id, "session": session.id, "why": why},
-        )
+    deleted = (
+        {"person": session.person_id, "session": session.id, "why": why}
         for session in ended
         if connection.execute(delete(sessions).where(sessions.c.id == session.id)).rowcount == 1
-    ]
-    ledger.close(entries, now=now)
+    )
+    ledger.close([AuditEntry(AuditAction.ACCOUNT_SIGNED_OUT, actor, after=one) for one in deleted], now=now)
 
 
 def _to_session(row: Row[Any]) -> PersonSession:

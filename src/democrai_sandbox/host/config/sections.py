@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +33,7 @@ from democrai_sandbox.runtime.extensions.settings import DEFAULT_ISOLATION, Isol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from enum import StrEnum
 
     _Readers = Mapping[str, Callable[[object], Any]]
 
@@ -186,11 +188,16 @@ def _subject(value: object) -> policy.Subject:
         raise _without_pointers(error) from None
 
 
+def _one_of(value: object, names: type[StrEnum]) -> str:
+    text = exact_str(value)
+    if text not in tuple(names):
+        message = f"expected one of {', '.join(names)}, got {described(value)}"
+        raise policy.InvalidInputError.of(message, suggestion=policy.nearest(text or "", names))
+    return text
+
+
 def _isolated(label: str, how: object) -> str:
-    text = exact_str(how)
-    if text not in tuple(Isolation):
-        message = f"expected one of {', '.join(Isolation)}, got {described(how)}"
-        raise policy.InvalidInputError.of(message, suggestion=policy.nearest(text or "", Isolation))
+    text = _one_of(how, Isolation)
     if label == DEFAULT_ISOLATION:
         return text
     subject = str(_subject(label))
@@ -228,10 +235,16 @@ def extension_settings(section: ConfigSection) -> ExtensionSettings:
     mcp = section.inner("mcp")
     settings = ExtensionSettings(
         models=dict(_entries(section.inner("models"), _model_name, _model)),
-        mcp_approval=mcp.take("approval", _approval, default=McpApproval.REGISTERED),
-        mcp_servers=dict(_entries(mcp.inner("servers"), _named(policy.SubjectKind.MCP), _mcp_server)),
-        engines=dict(_entries(section.inner("engines"), _named(policy.SubjectKind.ENGINE), _installed)),
-        extractors=dict(_entries(section.inner("extractors"), _named(policy.SubjectKind.EXTRACTOR), _installed)),
+        mcp_approval=McpApproval(
+            mcp.take("approval", lambda value: _one_of(value, McpApproval), default=McpApproval.REGISTERED)
+        ),
+        mcp_servers=dict(_entries(mcp.inner("servers"), partial(policy.Subject, policy.SubjectKind.MCP), _mcp_server)),
+        engines=dict(
+            _entries(section.inner("engines"), partial(policy.Subject, policy.SubjectKind.ENGINE), _installed)
+        ),
+        extractors=dict(
+            _entries(section.inner("extractors"), partial(policy.Subject, policy.SubjectKind.EXTRACTOR), _installed)
+        ),
     )
     mcp.refuse_others()
     section.refuse_others()
@@ -259,7 +272,7 @@ def stored_model(name: object, entry: object) -> ModelSettings:
 
 
 def _entries(
-    section: ConfigSection, check: Callable[[str], None], make: Callable[[str, ConfigSection], Any]
+    section: ConfigSection, check: Callable[[str], object], make: Callable[[str, ConfigSection], Any]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the value of each key of a section with free names."""
     for name in section.names:
@@ -275,13 +288,6 @@ def _entries(
         made = make(name, inner)
         if len(section.problems) == before:
             yield name, made
-
-
-def _named(kind: policy.SubjectKind) -> Callable[[str], None]:
-    def check(name: str) -> None:
-        policy.Subject(kind, name)
-
-    return check
 
 
 def _model_name(name: str) -> None:
@@ -350,14 +356,6 @@ def _object(value: object) -> dict[str, Any]:
     if type(value) is not dict:
         raise ValueError(f"expected an object, got {described(value)}")
     return value
-
-
-def _approval(value: object) -> McpApproval:
-    text = exact_str(value)
-    if text not in tuple(McpApproval):
-        message = f"expected one of {', '.join(McpApproval)}, got {described(value)}"
-        raise policy.InvalidInputError.of(message, suggestion=policy.nearest(text or "", McpApproval))
-    return McpApproval(text)
 
 
 def _mcp_server(name: str, section: ConfigSection) -> McpServer | None:
@@ -481,12 +479,7 @@ def _database(section: ConfigSection, state: str) -> dict[str, Any]:
     if url is default and state and not _leads_to(url, f"{state}/sandbox.db"):
         message = "a database URL cannot contain this path: use another one, or set database.url as well"
         section.problems.append(policy.Problem("/state_dir", message))
-    return {
-        "database": url,
-        "key_file": key_file,
-        "database_wait": wait,
-        "database_connections": connections,
-    }
+    return {"database": url, "key_file": key_file, "database_wait": wait, "database_connections": connections}
 
 
 def _database_url(value: object, state: str) -> str:

@@ -58,7 +58,11 @@ def read_file(path: str) -> str:
         raise FileRefusedError(f"the file cannot be read: {why}") from None
     if len(data) > LARGEST_FILE:
         raise FileRefusedError(f"the file is larger than {LARGEST_FILE:,} bytes")
-    return _decoded_text(data)
+    try:
+        return data.decode("utf-8").removeprefix(_BOM)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FileRefusedError(f"the text is not UTF-8 (byte 0x{data[error.start]:02x})", line) from None
 
 
 def _check_owner(status: os.stat_result, path: str) -> None:
@@ -69,14 +73,6 @@ def _check_owner(status: os.stat_result, path: str) -> None:
     if status.st_mode & _WRITABLE_BY_OTHERS:
         command = f"chmod go-w {quote(str(Path(path)))}"
         raise FileRefusedError(f"other users can write the file; to fix it: {command}")
-
-
-def _decoded_text(data: bytes) -> str:
-    try:
-        return data.decode("utf-8").removeprefix(_BOM)
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise FileRefusedError(f"the text is not UTF-8 (byte 0x{data[error.start]:02x})", line) from None
 
 
 DEEPEST_NESTING = 32
