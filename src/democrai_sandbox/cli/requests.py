@@ -249,6 +249,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     request, resume = found["request"], found["resume"]
     origin, access = request["origin"], request["access"]
     raw = request["raw_target"]
+    times = "once" if request["count"] == 1 else f"{request['count']} times"
     facts = [
         ("request", request["id"]),
         ("state", request["state"]),
@@ -264,7 +265,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("task", origin["task_id"]),
         (
             "asked",
-            f"{_times(request['count'])}, first {when(request['first_seen'])}, last {when(request['last_seen'])}",
+            f"{times}, first {when(request['first_seen'])}, last {when(request['last_seen'])}",
         ),
         ("resumes", request["resume_action"]),
         ("resumed", f"{resume['state']}: {resume['last_error']}".removesuffix(": ") if resume else ""),
@@ -284,10 +285,6 @@ def _risk(found: Mapping[str, Any]) -> str:
 def _head(output: CommandOutput, text: str) -> None:
     output.line()
     output.line(text, Mood.STRONG)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _show_choices(output: CommandOutput, choices: Sequence[Mapping[str, Any]]) -> None:

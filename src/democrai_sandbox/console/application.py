@@ -59,16 +59,6 @@ _ERRORS = 400
 _KEPT_BY_NOBODY = "no-store"
 
 
-def protect(app: FastAPI, sandbox: Sandbox) -> None:
-    """Add the checks to an application. Refusals are answered like other errors."""
-    app.add_middleware(RequestChecks, sandbox=sandbox)
-
-
-def dress(app: FastAPI, sandbox: Sandbox) -> None:
-    """Add the security headers to every answer, also for internal errors. Add this middleware last."""
-    app.add_middleware(AnswerHeaders, secure=is_secure(sandbox.settings))
-
-
 class AnswerHeaders:
     """Middleware that adds security headers: pages may load only content of this server."""
 
@@ -252,9 +242,9 @@ def create_app(sandbox: Sandbox) -> FastAPI:
             app.include_router(router, include_in_schema=False)
         app.add_route("/static/{name:path}", _static, methods=["GET", "HEAD"], include_in_schema=False)
     api.document(app)
-    protect(app, sandbox)
+    app.add_middleware(RequestChecks, sandbox=sandbox)  # refusals are answered like other errors
     problems.install(app, sandbox.closing.is_set)
-    dress(app, sandbox)
+    app.add_middleware(AnswerHeaders, secure=is_secure(sandbox.settings))  # last, also for internal errors
     return app
 
 

@@ -36,10 +36,6 @@ _OVER = "event: over\ndata: signed out\n\n"
 router = APIRouter()
 
 
-class TooManyListeners(Exception):  # noqa: N818 - it says what happened
-    """The maximum number of pages already listens."""
-
-
 class Pulse:
     """Poller that checks once a second for changes, for all listeners, while there is one."""
 
@@ -59,10 +55,10 @@ class Pulse:
         """Number of listeners."""
         return len(self._listeners)
 
-    def check_room(self) -> None:
-        """Raise if the maximum number of listeners is reached."""
-        if len(self._listeners) >= MOST_LISTENERS:
-            raise TooManyListeners
+    @property
+    def has_room(self) -> bool:
+        """Whether the maximum number of listeners is not reached."""
+        return len(self._listeners) < MOST_LISTENERS
 
     async def changes(self, *, patience: float) -> AsyncGenerator[str]:
         """Yield the last known state, then each change, and an empty text after an idle period.
@@ -124,15 +120,9 @@ async def live(request: Request) -> Response:
     except NotSignedIn:
         return Response(_OVER, media_type=_MEDIA_TYPE, headers=_HEADERS)
     pulse = _pulse(request)
-    try:
-        pulse.check_room()
-    except TooManyListeners:
+    if not pulse.has_room:
         return PlainTextResponse("too many pages are open", 503, {"Retry-After": "60"})
-    return StreamingResponse(
-        _events(request, pulse),
-        media_type=_MEDIA_TYPE,
-        headers=_HEADERS,
-    )
+    return StreamingResponse(_events(request, pulse), media_type=_MEDIA_TYPE, headers=_HEADERS)
 
 
 def _pulse(request: Request) -> Pulse:

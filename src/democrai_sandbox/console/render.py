@@ -56,7 +56,8 @@ def visible(text: object) -> Markup:
     plain = str(text)
     if _PLAIN.fullmatch(plain):
         return escape(plain)
-    return Markup("").join(_mark(*piece) if piece[1] else escape(piece[0]) for piece in _pieces(plain))
+    mark = Markup('<span class="mark" title="{}">{}</span>')
+    return Markup("").join(mark.format(name, shown) if name else escape(shown) for shown, name in _pieces(plain))
 
 
 def visible_text(text: object) -> str:
@@ -161,10 +162,6 @@ def _listed(scripts: tuple[str, ...] | list[str]) -> str:
 
 
 # ---- characters ------------------------------------------------------------------------------------------------------
-
-
-def _mark(shown: str, name: str) -> Markup:
-    return Markup('<span class="mark" title="{}">{}</span>').format(name, shown)
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
@@ -431,18 +428,12 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     if moment is None:
         return "never"
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
-    words = _span(abs(seconds))
-    if words == "now":
-        return "just now"
-    return f"{words} ago" if seconds > 0 else f"in {words}"
-
-
-def _span(seconds: float) -> str:
     for size, unit in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {unit}" + ("" if count == 1 else "s")
-    return "now"
+        if abs(seconds) >= size:
+            count = int(abs(seconds) // size)
+            words = f"{count} {unit}" + ("" if count == 1 else "s")
+            return f"{words} ago" if seconds > 0 else f"in {words}"
+    return "just now"
 
 
 def _root(request: Request) -> str:
@@ -457,14 +448,10 @@ def _navigation(request: Request, visitor: Visitor | None, place: str) -> tuple[
     listed = _PLACES + ((("Users", "/people", True),) if may and _has_accounts(request) else ())
     return tuple(
         NavigationEntry(
-            label, path, _is_below(here, path), label in _FIRST, _NOT_SUPER if for_super and not may else ""
+            label, path, f"{here}/".startswith(f"{path}/"), label in _FIRST, _NOT_SUPER if for_super and not may else ""
         )
         for label, path, for_super in listed
     )
-
-
-def _is_below(here: str, path: str) -> bool:
-    return here == path or here.startswith(f"{path}/")
 
 
 def _has_accounts(request: Request) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -26,7 +25,7 @@ from .observations import MatchedAccess, RuleMatcher, rule_of
 from .run_modes import RunMode, modes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.access.values import Decision, StoredRequest
@@ -355,15 +354,11 @@ def subject_profile(sandbox: Sandbox, subject: Subject) -> SubjectProfile:
         denials=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in denials),
         observed=match.explained([rule for _, rule in declared], (*denials, *approvals)),
         requests=requests,
-        unenforced=_unenforced(sandbox, subject, (rule for _, rule in declared)),
+        # MCP servers and the host have no processes.
+        unenforced=()
+        if subject.kind in (SubjectKind.MCP, SubjectKind.CORE)
+        else sandbox.runtime.confinement.unenforced_of(str(subject), (rule for _, rule in declared)),
     )
-
-
-def _unenforced(sandbox: Sandbox, subject: Subject, rules: Iterable[AccessRule]) -> tuple[str, ...]:
-    """Return what the kernel does not enforce for the processes of a subject; MCP servers and the host have none."""
-    if subject.kind in (SubjectKind.MCP, SubjectKind.CORE):
-        return ()
-    return sandbox.runtime.confinement.unenforced_of(str(subject), rules)
 
 
 # ---- known subjects --------------------------------------------------------------------------------------------------
@@ -417,11 +412,6 @@ def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
             place = manifest.source.place(f"{pointer}/access/{position}")
             return 0 if place is None else place.line
     return 0
-
-
-def count_by_kind(listed: Iterable[SubjectSummary]) -> Mapping[SubjectKind, int]:
-    """Return the number of subjects of each kind."""
-    return Counter(one.subject.kind for one in listed)
 
 
 LONGEST_CANDIDATE = 256 * 1024

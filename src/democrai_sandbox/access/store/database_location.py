@@ -44,8 +44,9 @@ def parse_url(text: str, *, must_exist: bool = False, needs_folder: bool = True)
     if driver != SQLITE:
         return url.set(drivername=driver)
     _check_file(url, must_exist=must_exist)
-    if needs_folder:
-        _check_folder(Path(str(url.database)).parent)
+    folder = Path(str(url.database)).parent
+    if needs_folder and not folder.is_dir():
+        raise InvalidInputError.of(f"the folder {str(folder)!r} for the database does not exist", pointer=_POINTER)
     return url
 
 
@@ -72,11 +73,6 @@ def _check_file(url: URL, *, must_exist: bool) -> None:
         )
     if must_exist and not Path(url.database).is_file():
         raise InvalidInputError.of(f"the database {url.database!r} does not exist", pointer=_POINTER)
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InvalidInputError.of(f"the folder {str(folder)!r} for the database does not exist", pointer=_POINTER)
 
 
 _FRONT = b"SQLite format 3\0"

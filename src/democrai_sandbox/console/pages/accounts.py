@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.audit import AuditReport
     from democrai_sandbox.access.values import AuditRecord
-    from democrai_sandbox.host.accounts import SignedIn
     from democrai_sandbox.host.accounts.tables import Person
 
 router = APIRouter()
@@ -84,7 +83,9 @@ def sign_in(
     if before is not None and before.scopes is None:
         with suppress(AccountUnknown):
             accounts.sign_out(before.session_key)
-    return _with_cookie(request, accounts, signed_in, RedirectResponse(onward, 303))
+    answer, secure = RedirectResponse(onward, 303), is_secure(sandbox_of(request).settings)
+    answer.set_cookie(accounts.cookie_name, signed_in.token, path="/", secure=secure, httponly=True, samesite="lax")
+    return answer
 
 
 @router.post("/logout")
@@ -103,12 +104,6 @@ def forget_cookie(request: Request, accounts: Accounts, answer: Response) -> Non
     """Delete the cookie of an ended session."""
     secure = is_secure(sandbox_of(request).settings)
     answer.delete_cookie(accounts.cookie_name, path="/", secure=secure, httponly=True, samesite="lax")
-
-
-def _with_cookie(request: Request, accounts: Accounts, signed_in: SignedIn, answer: Response) -> Response:
-    secure = is_secure(sandbox_of(request).settings)
-    answer.set_cookie(accounts.cookie_name, signed_in.token, path="/", secure=secure, httponly=True, samesite="lax")
-    return answer
 
 
 _LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("", "until it is revoked"))

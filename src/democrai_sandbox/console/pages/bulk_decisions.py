@@ -148,7 +148,9 @@ def result(page: SignedInPage, bulk: str, wanted: Annotated[BulkResultQuery, Que
         records = _records(page.sandbox, bulk, wanted)
         made = [administration.decision(record.after["decision"]["id"]) for record in records]
         answered = [one for record in records for one in record.after["requests"]]
-        rows = [_came_of(one, wanted.act) for one in _found(administration, answered)]
+        rows = [_row(one, wanted.act) for one in _found(administration, answered)]
+        # They may have been undone since.
+        rows = [row._replace(remark="undone since") if row.state == RequestState.PENDING else row for row in rows]
         left = [_left(one, wanted.act) for one in _found(administration, wanted.left[:_MOST_LEFT])]
         live = [administration.aftermath(one.id) for one in made if one.ended_at is None]
         over = bool(made) and not live
@@ -258,29 +260,22 @@ def _records(sandbox: Sandbox, bulk: str, wanted: BulkResultQuery) -> list[Audit
     return [record for record in within if record.after.get("bulk") == bulk]
 
 
-def _rule(one: Asked, act: str) -> str:
-    return decided_words(one.access, may=act != "deny")
+def _row(one: Asked, act: str) -> BulkRow:
+    return BulkRow(one, decided_words(one.access, may=act != "deny"), one.state.value)
 
 
 def _previewed(one: Asked, act: str) -> BulkRow:
     missing = no_session(one) if act == "session" else ""
-    return BulkRow(one, _rule(one, act), "skipped" if missing else one.state.value, missing)
-
-
-def _came_of(one: Asked, act: str) -> BulkRow:
-    """Return the row of a decided request, which may have been undone since."""
-    return BulkRow(one, _rule(one, act), one.state.value, "undone since" if one.state is RequestState.PENDING else "")
+    return _row(one, act)._replace(state="skipped", remark=missing) if missing else _row(one, act)
 
 
 def _left(one: Asked, act: str) -> BulkRow:
     """Return the row of an undecided request, with the reason."""
     if one.state is not RequestState.PENDING:
         told = f"{one.state.value.replace('_', ' ')} by {one.decided_by}" if one.decided_by else one.state.value
-        return BulkRow(one, _rule(one, act), "conflict", told)
-    missing = no_session(one) if act == "session" else ""
-    if missing:
-        return BulkRow(one, _rule(one, act), "skipped", missing)
-    return BulkRow(one, _rule(one, act), one.state.value, "another decision about the same access blocks it")
+        return _row(one, act)._replace(state="conflict", remark=told)
+    row = _previewed(one, act)
+    return row if row.remark else row._replace(remark="another decision about the same access blocks it")
 
 
 def _preview(

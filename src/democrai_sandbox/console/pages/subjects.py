@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from democrai_sandbox.host import overview
 from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess
 from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain
-from democrai_sandbox.host.overview import count_by_kind, known_subjects, subject_profile
+from democrai_sandbox.host.overview import known_subjects, subject_profile
 from democrai_sandbox.host.status import report
 from democrai_sandbox.host.status_report import ReportArea
 from democrai_sandbox.kernel.status import plain
@@ -88,7 +89,7 @@ def show_subject(page: AdministratorPage, kind: str, name: str) -> HTMLResponse:
 
 def _tabs(listed: list[SubjectSummary]) -> list[tuple[str, str, int]]:
     """Return value, label and number of each existing kind, after one entry for all."""
-    numbers = count_by_kind(listed)
+    numbers = Counter(one.subject.kind for one in listed)
     return [("", "All", len(listed)), *((kind.value, f"{kind.value}s", number) for kind, number in numbers.items())]
 
 
@@ -243,7 +244,9 @@ def decide(request: Request, page: PageIfSignedIn, sent: Annotated[DirectDecisio
     administrator(page)
     try:
         rule = read_rule(asked.subject, asked.access, asked.target)
-        chosen = _effect(sent.effect)
+        if sent.effect not in tuple(DecisionEffect):
+            raise InvalidInputError.of("choose approve or deny", pointer="/access")
+        chosen = DecisionEffect(sent.effect)
         if too_long := reason_problem(sent.reason):
             raise InvalidInputError.of(too_long, pointer="/reason")
     except InvalidInputError as error:
@@ -345,12 +348,6 @@ def _normal(resource_type: ResourceType, target: str) -> str:
         return normalise_target(resource_type, target)
     except InvalidInputError as error:
         raise InvalidInputError(problem.moved("/target") for problem in error.problems) from None
-
-
-def _effect(text: str) -> DecisionEffect:
-    if text not in tuple(DecisionEffect):
-        raise InvalidInputError.of("choose approve or deny", pointer="/access")
-    return DecisionEffect(text)
 
 
 def _asked(page: Page) -> ExplainForm:

@@ -58,11 +58,6 @@ class AdministratorCache(NamedTuple):
     tokens: Mapping[str, Token]
     sessions: Mapping[str, PersonSession]
 
-    def with_roles(self, identity: Identity) -> tuple[Identity, Roles] | None:
-        """Return an identity with the roles of its owner."""
-        roles = self.roles.get(identity.user_id)
-        return None if roles is None else (identity, roles)
-
 
 EMPTY_CACHE = AdministratorCache(MappingProxyType({}), MappingProxyType({}), MappingProxyType({}))
 
@@ -172,7 +167,8 @@ class Accounts:
             session = known.sessions.get(hashed(visit.cookies.get(self.cookie_name, "")))
             is_over = session is None or self._is_over(session)
             identity = None if session is None or is_over else Identity(session.person_id, session.id)
-        return None if identity is None else known.with_roles(identity)
+        roles = None if identity is None else known.roles.get(identity.user_id)
+        return None if identity is None or roles is None else (identity, roles)
 
     def tidy(self) -> None:
         """End expired sessions and tokens with their approvals, and remove old failures. Call it periodically."""

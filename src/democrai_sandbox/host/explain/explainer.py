@@ -20,6 +20,7 @@ from democrai_sandbox.policy.rules import written_target
 
 from . import explanation
 from .declared_rights import chain_subjects, is_around_protected, is_protected, kernel_view, rule_owner, runtime_path
+from .explanation import AccessToExplain, AccessVerdict, Explanation, LayerAnswer, LayerEffect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule
 
-    from .declared_rights import DeclaredRights, KernelView
+    from .declared_rights import DeclaredRights
 
 _MOVING = frozenset({policy.Operation.CREATE, policy.Operation.DELETE})
 _AT_ONCE = 500
 _MOST_DECISIONS = 20_000
 
 
-def explain(sandbox: Sandbox, question: explanation.AccessToExplain) -> explanation.Explanation:
+def explain(sandbox: Sandbox, question: AccessToExplain) -> Explanation:
     """Return the result of this access now. The caller must check who may know it.
 
     Read-only: it files no request, records and counts nothing, and uses no guard. Without a node, decisions are
@@ -48,16 +49,14 @@ def explain(sandbox: Sandbox, question: explanation.AccessToExplain) -> explanat
     return refused or _explain(sandbox, os.path.realpath, question)
 
 
-def _explain(
-    sandbox: Sandbox, place_of: Callable[[str], str] | None, question: explanation.AccessToExplain
-) -> explanation.Explanation:
+def _explain(sandbox: Sandbox, place_of: Callable[[str], str] | None, question: AccessToExplain) -> Explanation:
     wanted = explanation.read_question(question, place_of)
-    return wanted if isinstance(wanted, explanation.Explanation) else _Explainer(sandbox, question, wanted).explained()
+    return wanted if isinstance(wanted, Explanation) else _Explainer(sandbox, question, wanted).explained()
 
 
 @dataclass(frozen=True, slots=True)
 class _DeclarationResult:
-    answer: explanation.LayerEffect
+    answer: LayerEffect
     text: str
     rule: policy.AccessRule | None = None
     nearest: explanation.Nearest | None = None
@@ -66,7 +65,7 @@ class _DeclarationResult:
 
 
 class _Explainer:
-    def __init__(self, sandbox: Sandbox, question: explanation.AccessToExplain, wanted: RequestedTarget) -> None:
+    def __init__(self, sandbox: Sandbox, question: AccessToExplain, wanted: RequestedTarget) -> None:
         self._sandbox = sandbox
         self._question = question
         self._wanted = wanted
@@ -76,18 +75,19 @@ class _Explainer:
         self._counting = tuple(link.grants for link in self._links if link.counts)
         self._grants = self._links[0].grants
 
-    def explained(self) -> explanation.Explanation:
+    def explained(self) -> Explanation:
         declared = self._declared()
         layers = [self._target_layer(), *self._chain_layer()]
-        layers += [explanation.LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
+        layers += [LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
         verdict, decisive = self._verdict(declared, {layer.layer: layer for layer in layers})
-        kernel = kernel_view(self._sandbox.kernel, self._wanted, allowed=verdict is explanation.AccessVerdict.ALLOWED)
-        layers.append(_kernel_layer(kernel))
+        kernel = kernel_view(self._sandbox.kernel, self._wanted, allowed=verdict is AccessVerdict.ALLOWED)
+        effect = {True: LayerEffect.ALLOWS, False: LayerEffect.DENIES, None: LayerEffect.SILENT}[kernel.lets_through]
+        layers.append(LayerAnswer("kernel", effect, kernel.text))
         pending = next((layer.request for layer in layers if layer.request is not None), None)
-        told = verdict is not explanation.AccessVerdict.ALLOWED and not declared.is_final
-        waiting = pending if verdict is explanation.AccessVerdict.PENDING else None
+        told = verdict is not AccessVerdict.ALLOWED and not declared.is_final
+        waiting = pending if verdict is AccessVerdict.PENDING else None
         hint = explanation.hint_for(self._access, waiting, installing=self._question.installing) if told else ""
-        found = explanation.Explanation(
+        found = Explanation(
             self._question,
             verdict,
             self._words(verdict),
@@ -105,7 +105,7 @@ class _Explainer:
 
     # ---- layers ------------------------------------------------------------------------------------------------------
 
-    def _target_layer(self) -> explanation.LayerAnswer:
+    def _target_layer(self) -> LayerAnswer:
         wanted, given = self._wanted, self._question.target
         text = f"the target is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
         if explanation.has_parent_steps(self._question):
@@ -113,14 +113,12 @@ class _Explainer:
         text += explanation.pattern_note(self._question)
         if wanted.is_ambiguous:
             text += "; servers read its path differently, so only a rule without a path covers it"
-        return explanation.LayerAnswer("target", explanation.LayerEffect.SILENT, text)
+        return LayerAnswer("target", LayerEffect.SILENT, text)
 
-    def _chain_layer(self) -> Iterable[explanation.LayerAnswer]:
+    def _chain_layer(self) -> Iterable[LayerAnswer]:
         if len(self._links) > 1:
             members = "; ".join(f"{link.subject}: {link.text}" for link in reversed(self._links))
-            yield explanation.LayerAnswer(
-                "chain", explanation.LayerEffect.SILENT, f"call chain, outermost first: {members}"
-            )
+            yield LayerAnswer("chain", LayerEffect.SILENT, f"call chain, outermost first: {members}")
 
     def _declared(self) -> _DeclarationResult:
         if self._wanted.resource_type is policy.ResourceType.FILESYSTEM and (found := self._place()) is not None:
@@ -133,7 +131,7 @@ class _Explainer:
             grants = rule_owner(self._links, rule)
             words = rule_words(grants.subject, rule.resource_type, rule.operation, rule.normalized_target)
             text = f"{grants.source} declares that {words}{_noted(grants)}"
-            return _DeclarationResult(explanation.LayerEffect.ALLOWS, text, rule)
+            return _DeclarationResult(LayerEffect.ALLOWS, text, rule)
         near, grants = explanation.nearest_rule(rules, self._wanted), self._grants
         if explanation.covering_rule(grants.install_rules, self._wanted) is not None:
             text = f"{grants.source} declares it for the install phase only, not for the runtime phase"
@@ -144,30 +142,28 @@ class _Explainer:
             text = f"{grants.source} does not declare it; the nearest rule is {near.rule.normalized_target}: {near.why}"
         else:
             text = f"{grants.source} declares nothing similar"
-        return _DeclarationResult(explanation.LayerEffect.SILENT, f"{text}{_noted(grants)}", nearest=near)
+        return _DeclarationResult(LayerEffect.SILENT, f"{text}{_noted(grants)}", nearest=near)
 
     def _place(self) -> _DeclarationResult | None:
         """Return the result for paths with a special role, which take precedence over the rules."""
         path, operation = self._wanted.target, self._wanted.operation
         for grants in self._counting:
             if own := grants.own_place(path, policy.file_access(operation)):
-                return _DeclarationResult(
-                    explanation.LayerEffect.ALLOWS, f"the runtime gives {own} to {grants.subject}"
-                )
+                return _DeclarationResult(LayerEffect.ALLOWS, f"the runtime gives {own} to {grants.subject}")
         if is_protected(self._sandbox, path):
             text = "it is a protected path: no rule can allow it, and it cannot be approved"
-            return _DeclarationResult(explanation.LayerEffect.DENIES, text, is_final=True)
+            return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
         if operation in _MOVING and is_around_protected(self._sandbox, path):
             what = "it contains a protected path: no rule can allow a subject to"
             text = f"{what} {operation} it, and it cannot be approved"
-            return _DeclarationResult(explanation.LayerEffect.DENIES, text, is_final=True)
+            return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
         if is_host_code(path, operation) and not self._is_declared_inside():
             text = "it is or contains code of the host, which subjects cannot change: it cannot be approved"
-            return _DeclarationResult(explanation.LayerEffect.DENIES, text, is_final=True)
+            return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
         has_runtime_paths = any(grants.has_runtime_paths for grants in self._counting)
         if has_runtime_paths and (root := runtime_path(path, operation)):
             text = f"{root} is a runtime path, which every subject may {operation}"
-            return _DeclarationResult(explanation.LayerEffect.ALLOWS, text)
+            return _DeclarationResult(LayerEffect.ALLOWS, text)
         return None
 
     def _is_declared_inside(self) -> bool:
@@ -175,7 +171,7 @@ class _Explainer:
         rules = filter(None, (explanation.covering_rule(grants.rules, self._wanted) for grants in self._counting))
         return any(is_inside_host_code(os.path.realpath(rule.normalized_target)) for rule in rules)
 
-    def _recorded(self) -> Iterable[explanation.LayerAnswer]:
+    def _recorded(self) -> Iterable[LayerAnswer]:
         decisions = self._decisions()
         denials = [one for one in decisions if one.effect is DecisionEffect.DENIAL]
         sessions = [one for one in decisions if one.scope is DecisionScope.SESSION]
@@ -202,19 +198,17 @@ class _Explainer:
             page = PageRequest(limit=_AT_ONCE, after=listing.next)
         return found
 
-    def _decided(self, layer: str, decisions: list[Decision], otherwise: str) -> explanation.LayerAnswer:
+    def _decided(self, layer: str, decisions: list[Decision], otherwise: str) -> LayerAnswer:
         now = self._sandbox.access.node.clock()
         found = answering(decisions, self._wanted, self._question.session_key, now)
         if found is None:
-            return explanation.LayerAnswer(layer, explanation.LayerEffect.SILENT, otherwise)
+            return LayerAnswer(layer, LayerEffect.SILENT, otherwise)
         allows = found.effect is DecisionEffect.APPROVAL
         access = found.access
         words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=allows)
         why = f", because: {found.reason}" if found.reason else ""
         text = f"{found.created_by} decided that {words}{why}"
-        return explanation.LayerAnswer(
-            layer, explanation.LayerEffect.ALLOWS if allows else explanation.LayerEffect.DENIES, text, decision=found
-        )
+        return LayerAnswer(layer, LayerEffect.ALLOWS if allows else LayerEffect.DENIES, text, decision=found)
 
     def _no_session(self, sessions: list[Decision]) -> str:
         """Return that it is not approved in this session, and the number of sessions in which it is."""
@@ -222,61 +216,46 @@ class _Explainer:
         what = "not approved in this session" if self._question.session_key else "no session was given"
         return f"{what}; {explanation.OTHER_SESSIONS} {len(others)}" if others else what
 
-    def _waiting(self) -> explanation.LayerAnswer:
+    def _waiting(self) -> LayerAnswer:
         waiting = self._sandbox.access.store.waiting_for(self._access)
         if not waiting:
-            return explanation.LayerAnswer("request", explanation.LayerEffect.SILENT, "no pending request")
+            return LayerAnswer("request", LayerEffect.SILENT, "no pending request")
         mine = [one for one in waiting if one.origin.user_id == self._question.user_id]
         whose = "this user" if mine and self._question.user_id else waiting[0].origin.user_id or "no user"
         many = "1 pending request" if len(waiting) == 1 else f"{len(waiting)} pending requests"
         text = f"{many}, one of them by {whose}" if len(waiting) > 1 else f"{many} by {whose}"
-        return explanation.LayerAnswer("request", explanation.LayerEffect.SILENT, text, request=(mine or waiting)[0])
+        return LayerAnswer("request", LayerEffect.SILENT, text, request=(mine or waiting)[0])
 
     # ---- verdict -----------------------------------------------------------------------------------------------------
 
-    def _verdict(
-        self, declared: _DeclarationResult, layers: Mapping[str, explanation.LayerAnswer]
-    ) -> tuple[explanation.AccessVerdict, str]:
+    def _verdict(self, declared: _DeclarationResult, layers: Mapping[str, LayerAnswer]) -> tuple[AccessVerdict, str]:
         """Return the verdict and the deciding layer, in the order of a check."""
         if declared.is_final:
-            return explanation.AccessVerdict.DENIED, "declared"
+            return AccessVerdict.DENIED, "declared"
         order = ["declared", "denial", "session_approval", "permanent_approval"]
         if self._subject.kind is policy.SubjectKind.MCP:
             order[:2] = ["denial", "declared"]  # a check precedes each contact with the server's endpoint
         for name in order:
-            if layers[name].answer is not explanation.LayerEffect.SILENT:
-                allows = layers[name].answer is explanation.LayerEffect.ALLOWS
-                return explanation.AccessVerdict.ALLOWED if allows else explanation.AccessVerdict.DENIED, name
+            if layers[name].answer is not LayerEffect.SILENT:
+                allows = layers[name].answer is LayerEffect.ALLOWS
+                return AccessVerdict.ALLOWED if allows else AccessVerdict.DENIED, name
         if self._wanted.is_ambiguous:
-            return explanation.AccessVerdict.DENIED, "target"
-        return (
-            (explanation.AccessVerdict.PENDING, "request")
-            if layers["request"].request
-            else (explanation.AccessVerdict.NEEDS_APPROVAL, "")
-        )
+            return AccessVerdict.DENIED, "target"
+        return (AccessVerdict.PENDING, "request") if layers["request"].request else (AccessVerdict.NEEDS_APPROVAL, "")
 
-    def _words(self, verdict: explanation.AccessVerdict) -> str:
+    def _words(self, verdict: AccessVerdict) -> str:
         access = self._access
-        may = verdict is explanation.AccessVerdict.ALLOWED
+        may = verdict is AccessVerdict.ALLOWED
         words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
         why = {
-            explanation.AccessVerdict.PENDING: "; a request is pending",
-            explanation.AccessVerdict.NEEDS_APPROVAL: "; it is neither declared nor approved",
+            AccessVerdict.PENDING: "; a request is pending",
+            AccessVerdict.NEEDS_APPROVAL: "; it is neither declared nor approved",
         }
         return f"{words[0].upper()}{words[1:]}{why.get(verdict, '')}."
 
 
 def _noted(grants: DeclaredRights) -> str:
     return f" ({grants.note})" if grants.note else ""
-
-
-def _kernel_layer(view: KernelView) -> explanation.LayerAnswer:
-    answers = {
-        True: explanation.LayerEffect.ALLOWS,
-        False: explanation.LayerEffect.DENIES,
-        None: explanation.LayerEffect.SILENT,
-    }
-    return explanation.LayerAnswer("kernel", answers[view.lets_through], view.text)
 
 
 def _entry(access: AccessTuple) -> dict[str, str]:
@@ -298,7 +277,7 @@ class LineExplanation:
     """Meaning of a line, and the current state of its access."""
 
     reading: ErrorLine
-    explanations: tuple[explanation.Explanation, ...] = ()
+    explanations: tuple[Explanation, ...] = ()
     """Only those that are not allowed, if any; the line may not say which one it is about."""
     note: str = ""
     """Note about the explanations."""
@@ -316,19 +295,19 @@ def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key:
     asked = [
         explain(
             sandbox,
-            explanation.AccessToExplain(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing),
+            AccessToExplain(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing),
         )
         for chain in chains
         for operation in _operations(reading)
     ]
-    standing = [one for one in asked if one.verdict is not explanation.AccessVerdict.ALLOWED]
+    standing = [one for one in asked if one.verdict is not AccessVerdict.ALLOWED]
     if not standing:
         note = "it would be allowed now: it was declared or approved after the line was written"
         return LineExplanation(reading, tuple(asked[:_MOST]), note)
     return LineExplanation(reading, tuple(standing[:_MOST]), _note(reading, chains, standing))
 
 
-def _note(reading: ErrorLine, chains: tuple[policy.SubjectChain, ...], standing: list[explanation.Explanation]) -> str:
+def _note(reading: ErrorLine, chains: tuple[policy.SubjectChain, ...], standing: list[Explanation]) -> str:
     open_ends = []
     if not reading.operation and len(standing) > 1:
         open_ends.append("for which operation it was")
@@ -374,7 +353,7 @@ _KINDS = (
 )
 
 
-def explain_by_manifest(file: str, question: explanation.AccessToExplain) -> explanation.Explanation:
+def explain_by_manifest(file: str, question: AccessToExplain) -> Explanation:
     """Return whether a manifest declares an access. Paths from the runtime and decisions are unknown here."""
     rules = _rules(_loaded(file, question), installing=question.installing)
     refused = explanation.refusal_on_the_way(question, partial(_explain_by_rules, file, rules, None))
@@ -385,29 +364,27 @@ def _explain_by_rules(
     file: str,
     rules: tuple[AccessRule, ...],
     place_of: Callable[[str], str] | None,
-    question: explanation.AccessToExplain,
-) -> explanation.Explanation:
+    question: AccessToExplain,
+) -> Explanation:
     wanted = explanation.read_question(question, place_of)
-    if isinstance(wanted, explanation.Explanation):
+    if isinstance(wanted, Explanation):
         return wanted
     access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
     rule, near = explanation.covering_rule(rules, wanted), None
     if rule is not None:
         words = rule_words(question.subject, rule.resource_type, rule.operation, rule.normalized_target)
-        layer = explanation.LayerAnswer(
-            "declared", explanation.LayerEffect.ALLOWS, f"{file} declares that {words}", decides=True
-        )
+        layer = LayerAnswer("declared", LayerEffect.ALLOWS, f"{file} declares that {words}", decides=True)
     else:
         near = explanation.nearest_rule(rules, wanted)
         told = f"; the nearest rule is {near.rule.normalized_target}: {near.why}" if near else ""
-        layer = explanation.LayerAnswer(
+        layer = LayerAnswer(
             "declared",
-            explanation.LayerEffect.SILENT,
+            LayerEffect.SILENT,
             f"{file} does not declare it{told}{explanation.pattern_note(question)}",
         )
-    verdict = explanation.AccessVerdict.NEEDS_APPROVAL if rule is None else explanation.AccessVerdict.ALLOWED
+    verdict = AccessVerdict.NEEDS_APPROVAL if rule is None else AccessVerdict.ALLOWED
     said = rule_words(access.subject, access.resource_type, access.operation, access.target, may=rule is not None)
-    return explanation.Explanation(
+    return Explanation(
         question,
         verdict,
         f"According to the manifest alone, {said}.",
@@ -420,7 +397,7 @@ def _explain_by_rules(
     )
 
 
-def _loaded(file: str, question: explanation.AccessToExplain) -> Manifest:
+def _loaded(file: str, question: AccessToExplain) -> Manifest:
     kind = next((model for kinds, model in _KINDS if question.subject.kind in kinds), None)
     if kind is None:
         what = f"a {question.subject.kind} has no manifest: use its module, or an engine, extractor or MCP server"
