@@ -471,8 +471,7 @@ class AccessService:
         except InvalidInputError:
             return self._counted(UNNAMED)  # a target that no rule can name cannot have been approved
         session_key = _text(asked.session_key)
-        found = self._decided((asked.subject_kind, asked.subject), session_key, wanted)
-        if found is not None:
+        if (found := self._decided((asked.subject_kind, asked.subject), session_key, wanted)) is not None:
             return found
         subject = Subject(SubjectKind(asked.subject_kind), asked.subject)
         if str.__ne__(subject.kind, asked.subject_kind):

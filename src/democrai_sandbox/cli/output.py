@@ -135,7 +135,9 @@ class CommandOutput:
 
     def _row(self, cells: Sequence[str], widths: Sequence[int], moods: Mapping[str, Mood]) -> None:
         shown = [
-            self._coloured(_cut(cell, width).ljust(width if place < len(widths) - 1 else 0), moods.get(cell), self._out)
+            self._coloured(
+                shortened(cell, width).ljust(width if place < len(widths) - 1 else 0), moods.get(cell), self._out
+            )
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ]
         self._out.write(_GAP.join(shown).rstrip() + "\n")
@@ -180,13 +182,11 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        sign if sign.isprintable() and sign not in _BLANK and marks <= _MOST_MARKS else _escaped(sign)
+        sign
+        if sign.isprintable() and sign not in _BLANK and marks <= _MOST_MARKS
+        else sign.encode("unicode_escape").decode()
         for sign, marks in _marked(text)
     )
-
-
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape").decode()
 
 
 def _marked(text: str) -> Iterator[tuple[str, int]]:
@@ -199,11 +199,6 @@ def _marked(text: str) -> Iterator[tuple[str, int]]:
         yield sign, marks
 
 
-def shortened(text: str, most: int = _LONGEST) -> str:
-    """Return a text for a message, shortened in the middle."""
-    return _cut(text, most)
-
-
 def _narrow(widths: list[int], room: int, places: list[int]) -> None:
     """Shrink the widest columns until the table fits the terminal."""
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
@@ -213,7 +208,7 @@ def _narrow(widths: list[int], room: int, places: list[int]) -> None:
         over -= taken
 
 
-def _cut(text: str, width: int) -> str:
+def shortened(text: str, width: int = _LONGEST) -> str:
     """Shorten a text in the middle, because the host of a URL and the end of a path matter most."""
     if len(text) <= width:
         return text

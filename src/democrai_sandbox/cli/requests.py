@@ -482,7 +482,9 @@ def run_export(options: argparse.Namespace, output: CommandOutput) -> int:
     files.confirm_replacing(options.output, yes=options.yes)
     with write_whole(options.output, fix="name another file with --output") as file:
         facts = _FACTS[options.format](_copied(lines, file))
-    _report_export(output, {"file": options.output, "format": options.format, **facts})
+    end = f"; the last one is {facts['last_sequence']} with hash {facts['last_hash']}" if facts.get("last_hash") else ""
+    if not output.data("audit.export/1", {"file": options.output, "format": options.format, **facts}):
+        output.say(visible(f"{facts['records']} records written to {options.output}{end}"))
     return Exit.OK
 
 
@@ -515,14 +517,6 @@ def _facts_of_csv(lines: Iterator[str]) -> dict[str, Any]:
 
 
 _FACTS = MappingProxyType({"jsonl": _facts_of_jsonl, "csv": _facts_of_csv})
-
-
-def _report_export(output: CommandOutput, facts: dict[str, Any]) -> None:
-    """Report the file and the number of records."""
-    if output.data("audit.export/1", facts):
-        return
-    end = f"; the last one is {facts['last_sequence']} with hash {facts['last_hash']}" if facts.get("last_hash") else ""
-    output.say(visible(f"{facts['records']} records written to {facts['file']}{end}"))
 
 
 _VERIFY_TIMEOUT = 3600.0

@@ -108,7 +108,9 @@ class _ErrorStreamHandler(logging.StreamHandler[TextIO]):
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        line = f"{at} {record.levelname.lower():<7} {visible(record.getMessage())}{_took(record)}"
+        spent = getattr(record, "milliseconds", None)
+        took = "" if spent is None else f" {spent} ms"
+        line = f"{at} {record.levelname.lower():<7} {visible(record.getMessage())}{took}"
         if record.exc_info:
             trace = self.formatException(record.exc_info).splitlines()
             line = "\n".join((line, *(f"    {visible(part)}" for part in trace)))
@@ -129,11 +131,6 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(
             line, default=str
         )  # ASCII only: characters from extensions cannot change the appearance of a line
-
-
-def _took(record: logging.LogRecord) -> str:
-    spent = getattr(record, "milliseconds", None)
-    return "" if spent is None else f" {spent} ms"
 
 
 def run_serve(options: argparse.Namespace, _: CommandOutput) -> int:

@@ -167,7 +167,9 @@ def answer(request: Request, said: ErrorAnswer) -> Response:
     if is_for_machines(request):
         document = said.document(request.scope.get("root_path", ""))
         return PlainResponse(document, said.status, said.headers, media_type=MEDIA_TYPE)
-    return _page(request, said)
+    page = render(request, "error.html", status=said.status, told=said, number=request_id())
+    page.headers.update(said.headers)
+    return page
 
 
 def is_for_machines(request: Request) -> bool:
@@ -252,12 +254,6 @@ def _headers(error: SandboxError) -> dict[str, str]:
     if isinstance(error, errors.IdempotencyRunning):
         return {"Retry-After": "1"}
     return {}
-
-
-def _page(request: Request, said: ErrorAnswer) -> Response:
-    page = render(request, "error.html", status=said.status, told=said, number=request_id())
-    page.headers.update(said.headers)
-    return page
 
 
 error_pages = APIRouter(tags=["errors"])

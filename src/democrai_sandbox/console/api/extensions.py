@@ -121,9 +121,6 @@ class NewInstall(ApiInput):
     again: bool = Field(default=False, description="Rebuild the environment even if it is ready.")
 
 
-_AS_USUAL = NewInstall()
-
-
 class Settings(ApiAnswer):
     """Settings of an engine or extractor."""
 
@@ -141,7 +138,8 @@ class SettingChanges(ApiInput):
     unset: list[str] = Field(default=[], description="Names to remove.")
 
 
-_NO_SETTING_CHANGES = SettingChanges()
+# For HTTP requests without a body.
+_AS_USUAL, _NO_SETTING_CHANGES = NewInstall(), SettingChanges()
 
 
 class Limit(ApiAnswer):
@@ -240,8 +238,7 @@ def _changed(
 
 def _counts(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
     """Return the members of an entry that the summary does not have: its functions, and two counts."""
-    extension = overview.find_extension(sandbox, one.kind, one.name)
-    offers = overview.runnable_functions(sandbox, extension)
+    offers = overview.runnable_functions(sandbox, overview.find_extension(sandbox, one.kind, one.name))
     return {"offers": offers, "problem_count": len(one.problems), "finding_count": len(one.findings)}
 
 
@@ -319,18 +316,15 @@ def change_mcp_server(
 def remove_mcp_server(request: Request, name: Name, visitor: Manager) -> McpServerEntry:
     """Remove a server and return it. Approvals of its endpoint remain."""
     with serving(visitor.caller):
-        return McpServerEntry.model_validate(
-            extension_admin.remove_mcp_server(sandbox_of(request), name, visitor.caller)
-        )
+        removed = extension_admin.remove_mcp_server(sandbox_of(request), name, visitor.caller)
+    return McpServerEntry.model_validate(removed)
 
 
 models = router("models")
 _ModelUrl = Annotated[
     str,
     Field(
-        max_length=2000,
-        description="The URL before `/chat/completions`.",
-        examples=["https://models.example.com/v1"],
+        max_length=2000, description="The URL before `/chat/completions`.", examples=["https://models.example.com/v1"]
     ),
 ]
 _Known = Annotated[str, Field(max_length=500, description="The name of the model at the endpoint.")]
@@ -590,10 +584,9 @@ def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: 
         states=tuple(query.state),
         scheduled=query.scheduled,
     )
-    found = store.tasks(wanted, limit=query.limit, before=query.after)
-    last = found[-1].id if len(found) == query.limit else ""
-    following = last if last and store.tasks(wanted, limit=1, before=last) else ""
-    return ListPage[TaskRecord](items=[TaskRecord.model_validate(task) for task in found], next=following)
+    found = store.tasks(wanted, limit=query.limit + 1, before=query.after)  # one more shows if there is a next page
+    shown = [TaskRecord.model_validate(task) for task in found[: query.limit]]
+    return ListPage[TaskRecord](items=shown, next=shown[-1].id if len(found) > query.limit else "")
 
 
 @tasks.get("/tasks/{task_id}", **operation(Scope.TASKS_READ, 404))

@@ -422,7 +422,8 @@ class Repeatable:
         if not for_all:
             require_administrator(visitor)
         caller = visitor.identity.user_id
-        kept = self._keys.begin(caller, self._key, self._digest(order))
+        content = [self._request.method, self._request.scope["path"], order.model_dump(mode="json")]
+        kept = self._keys.begin(caller, self._key, sha256(json.dumps(content).encode()).hexdigest())
         if kept is not None:
             return kind.model_validate_json(kept)
         try:
@@ -432,11 +433,6 @@ class Repeatable:
             raise
         self._put_down(lambda: self._keys.finish(caller, str(self._key), made.model_dump_json()))
         return made
-
-    def _digest(self, order: BaseModel) -> str:
-        """Return the fingerprint of the HTTP request: its path and its parsed body."""
-        text = json.dumps([self._request.method, self._request.scope["path"], order.model_dump(mode="json")])
-        return sha256(text.encode()).hexdigest()
 
     @staticmethod
     def _put_down(work: Callable[[], Any]) -> None:

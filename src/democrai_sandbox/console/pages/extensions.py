@@ -287,10 +287,9 @@ def _key(text: str) -> str:
 def _value(text: str) -> Any:
     """Return the typed value: JSON, or otherwise the text."""
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return found
 
 
 def _as_json(value: Any) -> str:

@@ -105,7 +105,10 @@ def states(page: SignedInPage) -> Response:
                 asked = _looked_up(page, one, pulse)
             except (RequestUnknown, InvalidInputError, ExternalAccessAdminRequired):
                 continue
-            found[one] = {"state": asked.state.value, "words": _became(asked)}
+            words = asked.state.value.replace("_", " ")
+            if asked.changed_by:
+                words = visible_text(f"{words} by {asked.changed_by}")
+            found[one] = {"state": asked.state.value, "words": words}
         new = _new_since(page, administration)
     return PlainResponse({"states": found, "new": new, "pulse": pulse})
 
@@ -122,11 +125,6 @@ def _looked_up(page: Page, request_id: str, pulse: str) -> Asked:
     if request_id not in kept[1]:
         kept[1][request_id] = administration.request(request_id)
     return kept[1][request_id]
-
-
-def _became(asked: Asked) -> str:
-    words = asked.state.value.replace("_", " ")
-    return visible_text(f"{words} by {asked.changed_by}") if asked.changed_by else words
 
 
 def _new_since(page: Page, administration: Administration) -> int:

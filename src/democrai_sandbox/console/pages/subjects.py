@@ -43,7 +43,6 @@ from .parameters import AdministratorPage, Page, PageIfSignedIn, administrator, 
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.explain.explanation import Explanation
-    from democrai_sandbox.host.overview import SubjectSummary
     from democrai_sandbox.host.status_report import ReportLine
     from democrai_sandbox.policy import Problem
 
@@ -61,11 +60,13 @@ def list_subjects(page: AdministratorPage) -> HTMLResponse:
     everybody = known_subjects(page.sandbox)
     named = [one for one in everybody if text.casefold() in str(one.subject).casefold()]
     found = [one for one in named if kind in (None, one.subject.kind)]
+    numbers = Counter(one.subject.kind for one in named)
     return page.render(
         "subjects/list.html",
         subjects=found[:MOST_LISTED],
         left_out=max(0, len(found) - MOST_LISTED),
-        tabs=_tabs(named),
+        # Value, label and number of each existing kind, after one entry for all.
+        tabs=[("", "All", len(named)), *((one.value, f"{one.value}s", number) for one, number in numbers.items())],
         kind=kind,
         text=text,
     )
@@ -85,12 +86,6 @@ def show_subject(page: AdministratorPage, kind: str, name: str) -> HTMLResponse:
         unused_days=sandbox.settings.console.unused_days,
         is_extension=kind in {"module", "engine", "extractor"} and found.manifest is not None,
     )
-
-
-def _tabs(listed: list[SubjectSummary]) -> list[tuple[str, str, int]]:
-    """Return value, label and number of each existing kind, after one entry for all."""
-    numbers = Counter(one.subject.kind for one in listed)
-    return [("", "All", len(listed)), *((kind.value, f"{kind.value}s", number) for kind, number in numbers.items())]
 
 
 _MOST_SHOWN = 20
