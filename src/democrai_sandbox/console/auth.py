@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,10 +16,12 @@ from democrai_sandbox.access.caller import Caller  # noqa: TC001 - the same
 from democrai_sandbox.access.verdicts import RiskLevel, assess
 from democrai_sandbox.host.accounts.accounts import PLAIN_COOKIE, SECURE_COOKIE
 from democrai_sandbox.host.authentication import Identity, Visit
+from democrai_sandbox.runtime.access_environment import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from democrai_sandbox.access.administration import Administration
     from democrai_sandbox.access.values import AccessTuple
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.host.scopes import Scope
@@ -46,6 +49,29 @@ def sandbox_of(request: Request) -> Sandbox:
     return found
 
 
+class ServedRequest(NamedTuple):
+    """HTTP request with its user."""
+
+    request: Request
+    visitor: Visitor
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox of the application."""
+        return sandbox_of(self.request)
+
+    @property
+    def caller(self) -> Caller:
+        """The user, for the services."""
+        return self.visitor.caller
+
+    @contextmanager
+    def administration(self) -> Iterator[Administration]:
+        """Yield the decisions and their queries, which serve the user during the block."""
+        with serving(self.caller):
+            yield self.sandbox.access.administration
+
+
 def person(request: Request) -> Visitor:
     """Return the user of a page, or redirect to the sign-in page. Tokens do not open pages."""
     visitor = person_if_any(request)
@@ -63,11 +89,11 @@ def person_if_any(request: Request) -> Visitor | None:
     return visitor
 
 
-def holder(scope: Scope) -> Callable[[Request], Visitor]:
-    """Return a dependency that returns the API caller, and refuses a call without a session or the scope."""
+def holder(scope: Scope) -> Callable[[Request], ServedRequest]:
+    """Return a dependency that returns the API call, and refuses one without a session or the scope."""
 
-    def found(request: Request) -> Visitor:
-        return admitted(request, visitor_of(request), scope)
+    def found(request: Request) -> ServedRequest:
+        return ServedRequest(request, admitted(request, visitor_of(request), scope))
 
     return found
 

@@ -17,12 +17,18 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 
 from democrai_sandbox.access.audit import canonical, export, verify_store
 from democrai_sandbox.access.values import AuditAction, AuditFilter
-from democrai_sandbox.console.auth import Visitor, holder, require_administrator, require_fresh, sandbox_of, visitor_of
+from democrai_sandbox.console.auth import (
+    ServedRequest,
+    Visitor,
+    holder,
+    require_administrator,
+    require_fresh,
+    visitor_of,
+)
 from democrai_sandbox.console.render import speakable
 from democrai_sandbox.errors import AccountUnknown, NotSignedIn
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.access_environment import serving
 
 from .openapi import (
     ApiAnswer,
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.accounts import Accounts
 
 accounts = router("accounts")
-Manager = Annotated[Visitor, Depends(holder(Scope.ACCOUNTS_MANAGE))]
+Manager = Annotated[ServedRequest, Depends(holder(Scope.ACCOUNTS_MANAGE))]
 _LONGEST_LIFETIME = 3650 * 86400
 
 
@@ -138,56 +144,56 @@ def show_me(visitor: Annotated[Visitor, Depends(_signed_in)]) -> Me:
 
 
 @accounts.get("/tokens", **operation(Scope.ACCOUNTS_MANAGE, 404))
-def list_tokens(request: Request, visitor: Manager) -> TokenList:
+def list_tokens(served: Manager) -> TokenList:
     """List your tokens, including recently ended ones."""
-    return TokenList.model_validate({"items": _accounts(request).tokens_of(visitor.caller.user_id)})
+    return TokenList.model_validate({"items": _accounts(served).tokens_of(served.caller.user_id)})
 
 
 @accounts.post("/tokens", status_code=201, **operation(Scope.ACCOUNTS_MANAGE, 404, 409, body=True))
-def create_token(request: Request, new: NewToken, visitor: Manager) -> MadeToken:
+def create_token(served: Manager, new: NewToken) -> MadeToken:
     """Create a token. A token created with a token has at most its scopes and its lifetime."""
-    known = _accounts(request)
-    require_fresh(request, visitor)
+    known = _accounts(served)
+    require_fresh(served.request, served.visitor)
     lifetime = None if new.lifetime_seconds is None else timedelta(seconds=new.lifetime_seconds)
-    _check_lifetime(known, visitor, lifetime)
+    _check_lifetime(known, served.visitor, lifetime)
     token, secret = known.create_token(
-        visitor.caller.user_id, new.label, new.scopes, lifetime, within=visitor.identity.scopes
+        served.caller.user_id, new.label, new.scopes, lifetime, within=served.visitor.identity.scopes
     )
     return MadeToken(token=TokenItem.model_validate(token), secret=secret)
 
 
 @accounts.delete("/tokens/{token_id}", **operation(Scope.ACCOUNTS_MANAGE, 404))
-def revoke_token(request: Request, token_id: Id, visitor: Manager) -> Ended:
+def revoke_token(served: Manager, token_id: Id) -> Ended:
     """Revoke one of your tokens, and end its session approvals."""
-    who = visitor.caller.user_id
-    _accounts(request).revoke_token(token_id, who, owner=who)
+    who = served.caller.user_id
+    _accounts(served).revoke_token(token_id, who, owner=who)
     return Ended(ended=1)
 
 
 @accounts.get("/sessions", **operation(Scope.ACCOUNTS_MANAGE, 404))
-def list_sessions(request: Request, visitor: Manager) -> SessionList:
+def list_sessions(served: Manager) -> SessionList:
     """List your sessions."""
-    present, found = visitor.identity.session_key, _accounts(request).sessions_of(visitor.caller.user_id)
+    present, found = served.visitor.identity.session_key, _accounts(served).sessions_of(served.caller.user_id)
     return SessionList(items=[SessionItem.of(session, is_present=session.id == present) for session in found])
 
 
 @accounts.delete("/sessions", **operation(Scope.ACCOUNTS_MANAGE, 404))
-def end_other_sessions(request: Request, visitor: Manager) -> Ended:
+def end_other_sessions(served: Manager) -> Ended:
     """End all your other sessions and their approvals."""
-    who = visitor.caller.user_id
-    return Ended(ended=_accounts(request).end_all(who, visitor.identity.session_key, actor=who))
+    who = served.caller.user_id
+    return Ended(ended=_accounts(served).end_all(who, served.visitor.identity.session_key, actor=who))
 
 
 @accounts.delete("/sessions/{session_id}", **operation(Scope.ACCOUNTS_MANAGE, 404))
-def end_session(request: Request, session_id: Id, visitor: Manager) -> Ended:
+def end_session(served: Manager, session_id: Id) -> Ended:
     """End one of your sessions and its approvals."""
-    who = visitor.caller.user_id
-    _accounts(request).end_session(session_id, who, owner=who)
+    who = served.caller.user_id
+    _accounts(served).end_session(session_id, who, owner=who)
     return Ended(ended=1)
 
 
-def _accounts(request: Request) -> Accounts:
-    found = sandbox_of(request).accounts
+def _accounts(served: ServedRequest) -> Accounts:
+    found = served.sandbox.accounts
     if found is None:
         raise AccountUnknown("this application manages its own users and has no accounts here")
     return found
@@ -279,7 +285,7 @@ def _taken(page: io.StringIO) -> bytes:
 
 
 audit = router("audit")
-AuditReader = Annotated[Visitor, Depends(holder(Scope.AUDIT_READ))]
+AuditReader = Annotated[ServedRequest, Depends(holder(Scope.AUDIT_READ))]
 _LARGEST = (1 << 63) - 1
 
 
@@ -323,10 +329,10 @@ class AuditVerification(ApiAnswer):
 
 
 @audit.get("/audit", **operation(Scope.AUDIT_READ, query=True))
-def list_audit(request: Request, query: Annotated[AuditQuery, Query()], visitor: AuditReader) -> ListPage[AuditItem]:
+def list_audit(served: AuditReader, query: Annotated[AuditQuery, Query()]) -> ListPage[AuditItem]:
     """List records, newest first."""
-    with serving(visitor.caller):
-        found = sandbox_of(request).access.administration.history(query.wanted, query.page)
+    with served.administration() as administration:
+        found = administration.history(query.wanted, query.page)
     return ListPage[AuditItem].model_validate(found)
 
 
@@ -338,11 +344,11 @@ _EXPORT["responses"][200] = {
 
 
 @audit.get("/audit/export", response_class=StreamingResponse, **_EXPORT)
-def export_audit(request: Request, query: Annotated[ExportQuery, Query()], visitor: AuditReader) -> StreamingResponse:
+def export_audit(served: AuditReader, query: Annotated[ExportQuery, Query()]) -> StreamingResponse:
     """Export records, oldest first, as JSON lines that can be verified, or as CSV for spreadsheets."""
-    require_administrator(visitor)
+    require_administrator(served.visitor)
     wanted = query.wanted
-    records = (record for record in sandbox_of(request).access.store.audit_rows() if is_wanted(record, wanted))
+    records = (record for record in served.sandbox.access.store.audit_rows() if is_wanted(record, wanted))
     lines = FORMATS[query.format](records)
     headers = {
         "Content-Disposition": f'attachment; filename="audit.{query.format}"',
@@ -352,15 +358,15 @@ def export_audit(request: Request, query: Annotated[ExportQuery, Query()], visit
 
 
 @audit.get("/audit/verify", **operation(Scope.AUDIT_READ))
-def verify_audit(request: Request, visitor: AuditReader) -> AuditVerification:
+def verify_audit(served: AuditReader) -> AuditVerification:
     """Verify the hash chain from the first record to the last. The duration grows with the audit log."""
-    require_administrator(visitor)
-    return AuditVerification.model_validate(verify_store(sandbox_of(request).access.store))
+    require_administrator(served.visitor)
+    return AuditVerification.model_validate(verify_store(served.sandbox.access.store))
 
 
 @audit.get("/audit/{sequence}", **operation(Scope.AUDIT_READ, 404))
-def show_record(request: Request, sequence: Annotated[int, Path(ge=1, le=_LARGEST)], visitor: AuditReader) -> AuditItem:
+def show_record(served: AuditReader, sequence: Annotated[int, Path(ge=1, le=_LARGEST)]) -> AuditItem:
     """Show one record with the state before and after it."""
-    with serving(visitor.caller):
-        record = sandbox_of(request).access.administration.audit_record(sequence)
+    with served.administration() as administration:
+        record = administration.audit_record(sequence)
     return AuditItem.model_validate(record)

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query
 from pydantic import AwareDatetime, Field
 
 from democrai_sandbox.access import values
 from democrai_sandbox.access.values import DecisionFilter, RequestFilter, RequestState
 from democrai_sandbox.access.verdicts import MOST_AT_ONCE, RiskLevel
-from democrai_sandbox.console.auth import Visitor, holder, require_recent_password, sandbox_of
+from democrai_sandbox.console.auth import ServedRequest, Visitor, holder, require_recent_password
 from democrai_sandbox.console.problems import told as told_of
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, SandboxError
 from democrai_sandbox.host.decisions import (
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.verdicts import RiskAssessment
 
 requests = router("requests")
-RequestReader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
+RequestReader = Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_READ))]
 
 
 class QueueQuery(Paging):
@@ -180,13 +180,10 @@ class NewNote(ApiInput):
 
 
 @requests.get("/requests", **operation(Scope.REQUESTS_READ, query=True))
-def list_requests(
-    request: Request, query: Annotated[RequestQuery, Query()], visitor: RequestReader
-) -> ListPage[AccessRequest]:
+def list_requests(served: RequestReader, query: Annotated[RequestQuery, Query()]) -> ListPage[AccessRequest]:
     """List requests, most recently seen first; by default pending ones. Users who may not decide see their own."""
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
-        if visitor.may_decide:
+    with served.administration() as administration:
+        if served.visitor.may_decide:
             found = administration.pending_requests(query.wanted, query.page)
         else:
             found = administration.own_requests(query.page, states=query.own_states)
@@ -194,26 +191,23 @@ def list_requests(
 
 
 @requests.get("/requests/queue", **operation(Scope.REQUESTS_READ, query=True))
-def list_queue(
-    request: Request, query: Annotated[QueueQuery, Query()], visitor: RequestReader
-) -> ListPage[RequestGroupItem]:
+def list_queue(served: RequestReader, query: Annotated[QueueQuery, Query()]) -> ListPage[RequestGroupItem]:
     """List pending requests, one row per access, highest risk first."""
-    with serving(visitor.caller):
-        found = sandbox_of(request).access.administration.queue(query.wanted, query.page)
+    with served.administration() as administration:
+        found = administration.queue(query.wanted, query.page)
     return ListPage[RequestGroupItem].model_validate(found)
 
 
 @requests.get("/requests/{request_id}", **operation(Scope.REQUESTS_READ, 404))
-def show_request(request: Request, request_id: Id, visitor: RequestReader) -> RequestDetail:
+def show_request(served: RequestReader, request_id: Id) -> RequestDetail:
     """Show a request, its choices, similar decisions, its history, and the state of its resume action.
 
     The user who made it can see it too, without data of other users.
     """
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+    with served.administration() as administration:
         found = administration.request(request_id)
-        risk = administration.risk(found.access) if visitor.may_decide else None
-        offered = _choices(administration, found, visitor)
+        risk = administration.risk(found.access) if served.visitor.may_decide else None
+        offered = _choices(administration, found, served.visitor)
         return RequestDetail.model_validate(
             {
                 "request": found,
@@ -221,8 +215,8 @@ def show_request(request: Request, request_id: Id, visitor: RequestReader) -> Re
                 "risk_reasons": risk.reasons if risk else (),
                 "version": offered[0].version,
                 "choices": offered,
-                "similar": administration.similar(found) if visitor.may_decide else (),
-                "alike": administration.alike(found) if visitor.may_decide else (),
+                "similar": administration.similar(found) if served.visitor.may_decide else (),
+                "alike": administration.alike(found) if served.visitor.may_decide else (),
                 "history": administration.history_of(found.id),
                 "resume": administration.resume_of(found.id),
             }
@@ -231,20 +225,19 @@ def show_request(request: Request, request_id: Id, visitor: RequestReader) -> Re
 
 @requests.post("/requests/{request_id}/notes", status_code=201, **operation(Scope.REQUESTS_DECIDE, 404, 409, body=True))
 def add_note(
-    request: Request,
+    served: Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_DECIDE))],
     request_id: Id,
     note: NewNote,
-    visitor: Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))],
     repeated: Repeating,
 ) -> AuditItem:
     """Add a note to a request, such as a question to its user. It decides nothing."""
 
     def act() -> AuditItem:
-        with serving(visitor.caller):
-            record = sandbox_of(request).access.administration.note(request_id, note.text)
+        with served.administration() as administration:
+            record = administration.note(request_id, note.text)
         return AuditItem.model_validate(record)
 
-    return repeated.run(visitor, note, AuditItem, act, for_all=True)
+    return repeated.run(served.visitor, note, AuditItem, act, for_all=True)
 
 
 def _choices(administration: Administration, found: values.StoredRequest, visitor: Visitor) -> list[TargetChoice]:
@@ -264,7 +257,7 @@ def _choices(administration: Administration, found: values.StoredRequest, visito
 
 
 decisions = router("decisions")
-Reader = Annotated[Visitor, Depends(holder(Scope.APPROVALS_READ))]
+Reader = Annotated[ServedRequest, Depends(holder(Scope.APPROVALS_READ))]
 
 
 class DecisionQuery(Paging):
@@ -300,28 +293,25 @@ class DecisionDetail(DecisionItem):
 
 
 @decisions.get("/approvals", **operation(Scope.APPROVALS_READ, query=True))
-def list_approvals(
-    request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
-) -> ListPage[DecisionItem]:
+def list_approvals(served: Reader, query: Annotated[DecisionQuery, Query()]) -> ListPage[DecisionItem]:
     """List approvals, newest first, with the administrator and the time of the last use."""
-    with serving(visitor.caller):
-        found = sandbox_of(request).access.administration.approvals(query.wanted, query.page)
+    with served.administration() as administration:
+        found = administration.approvals(query.wanted, query.page)
     return ListPage[DecisionItem].model_validate(found)
 
 
 @decisions.get("/denials", **operation(Scope.APPROVALS_READ, query=True))
-def list_denials(request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader) -> ListPage[DecisionItem]:
+def list_denials(served: Reader, query: Annotated[DecisionQuery, Query()]) -> ListPage[DecisionItem]:
     """List denials, newest first."""
-    with serving(visitor.caller):
-        found = sandbox_of(request).access.administration.denials(query.wanted, query.page)
+    with served.administration() as administration:
+        found = administration.denials(query.wanted, query.page)
     return ListPage[DecisionItem].model_validate(found)
 
 
 @decisions.get("/decisions/{decision_id}", **operation(Scope.APPROVALS_READ, 404))
-def show_decision(request: Request, decision_id: Id, visitor: Reader) -> DecisionDetail:
+def show_decision(served: Reader, decision_id: Id) -> DecisionDetail:
     """Show an approval or a denial, in force or not."""
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+    with served.administration() as administration:
         found = administration.decision(decision_id)
         (version,) = administration.versions(found.access)
     shown = DecisionItem.model_validate(found)
@@ -329,7 +319,7 @@ def show_decision(request: Request, decision_id: Id, visitor: Reader) -> Decisio
 
 
 decision_calls = router("decisions")
-Decider = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
+Decider = Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_DECIDE))]
 _DECIDES = operation(Scope.REQUESTS_DECIDE, 404, 409, body=True)
 _PREVIEW = MappingProxyType(
     {
@@ -414,65 +404,58 @@ _NO_VERDICT, _NO_PERMANENT_VERDICT, _NO_REVOCATION = RequestVerdict(), Permanent
 
 
 @decision_calls.post("/requests/decide", **_DECIDES)
-def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Repeating) -> BulkResult:
+def decide_requests(served: Decider, bulk: Bulk, repeated: Repeating) -> BulkResult:
     """Decide many requests separately: a failed one does not stop the others. `dry_run` only previews."""
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
+    with served.administration() as administration:
         if bulk.dry_run:
             return BulkResult(
                 dry_run=True, items=[_previewed(administration, bulk, found) for found in bulk.request_ids]
             )
     if bulk.act == "permanent":
-        with serving(visitor.caller):
+        with serving(served.caller):
             approved = _approved(
-                administration, visitor, *(SubmittedDecision(bulk.act, one) for one in bulk.request_ids)
+                administration, served.visitor, *(SubmittedDecision(bulk.act, one) for one in bulk.request_ids)
             )
-        require_recent_password(request, visitor, approved)
+        require_recent_password(served.request, served.visitor, approved)
 
     def act() -> BulkResult:
-        with serving(visitor.caller):
+        with serving(served.caller):
             decided = administration.decide_many(
                 bulk.request_ids, bulk.act, reason=bulk.reason, expected=bulk.expected_versions
             )
         return BulkResult(dry_run=False, items=[_item(found, outcome) for found, outcome in decided])
 
-    return repeated.run(visitor, bulk, BulkResult, act)
+    return repeated.run(served.visitor, bulk, BulkResult, act)
 
 
 @decision_calls.post("/requests/{request_id}/approve-session", **_DECIDES)
 def approve_for_session(
-    request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
+    served: Decider, request_id: Id, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> DecisionResult:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` has the reason."""
-    return _decided(request, visitor, repeated, verdict, _submitted("session", request_id, verdict))
+    return _decided(served, repeated, verdict, _submitted("session", request_id, verdict))
 
 
 @decision_calls.post("/requests/{request_id}/approve", **_DECIDES)
 def approve(
-    request: Request,
-    request_id: Id,
-    visitor: Decider,
-    repeated: Repeating,
-    verdict: PermanentVerdict = _NO_PERMANENT_VERDICT,
+    served: Decider, request_id: Id, repeated: Repeating, verdict: PermanentVerdict = _NO_PERMANENT_VERDICT
 ) -> DecisionResult:
     """Approve a request permanently, or for a time."""
     submitted = _submitted("permanent", request_id, verdict, _span(verdict.lifetime_seconds))
-    with serving(visitor.caller):
-        approved = _approved(sandbox_of(request).access.administration, visitor, submitted)
-    require_recent_password(request, visitor, approved)
-    return _decided(request, visitor, repeated, verdict, submitted)
+    with served.administration() as administration:
+        approved = _approved(administration, served.visitor, submitted)
+    require_recent_password(served.request, served.visitor, approved)
+    return _decided(served, repeated, verdict, submitted)
 
 
 @decision_calls.post("/requests/{request_id}/deny", **_DECIDES)
-def deny(
-    request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
-) -> DecisionResult:
+def deny(served: Decider, request_id: Id, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT) -> DecisionResult:
     """Deny a request until the denial is revoked or the access approved."""
-    return _decided(request, visitor, repeated, verdict, _submitted("deny", request_id, verdict))
+    return _decided(served, repeated, verdict, _submitted("deny", request_id, verdict))
 
 
 @decision_calls.post("/decisions", status_code=201, **operation(Scope.REQUESTS_DECIDE, 409, body=True))
-def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> DecisionResult:
+def decide_unasked(served: Decider, unasked: Unasked, repeated: Repeating) -> DecisionResult:
     """Approve or deny an access permanently, without a request."""
     submitted = SubmittedDecision(
         "permanent" if unasked.effect == "approval" else "deny",
@@ -482,16 +465,15 @@ def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeate
         expected=unasked.expected_version,
     )
     if unasked.effect == "approval":
-        approved = approved_accesses(sandbox_of(request).access.administration, submitted)
-        require_recent_password(request, visitor, approved)
-    return _decided(request, visitor, repeated, unasked, submitted)
+        approved = approved_accesses(served.sandbox.access.administration, submitted)
+        require_recent_password(served.request, served.visitor, approved)
+    return _decided(served, repeated, unasked, submitted)
 
 
 @decision_calls.post("/decisions/{decision_id}/revoke", **operation(Scope.APPROVALS_REVOKE, 404, 409, body=True))
 def revoke(
-    request: Request,
+    served: Annotated[ServedRequest, Depends(holder(Scope.APPROVALS_REVOKE))],
     decision_id: Id,
-    visitor: Annotated[Visitor, Depends(holder(Scope.APPROVALS_REVOKE))],
     repeated: Repeating,
     revocation: Revocation = _NO_REVOCATION,
 ) -> DecisionItem:
@@ -499,10 +481,10 @@ def revoke(
 
     def act() -> DecisionItem:
         revoked = SubmittedDecision("revoke", decision_id, reason=revocation.reason)
-        outcome = decide(sandbox_of(request).access.administration, visitor.caller, revoked)
+        outcome = decide(served.sandbox.access.administration, served.caller, revoked)
         return DecisionItem.model_validate(outcome.decision)
 
-    return repeated.run(visitor, revocation, DecisionItem, act)
+    return repeated.run(served.visitor, revocation, DecisionItem, act)
 
 
 def _submitted(
@@ -512,15 +494,15 @@ def _submitted(
 
 
 def _decided(
-    request: Request, visitor: Visitor, repeated: Repeatable, order: ApiInput, submitted: SubmittedDecision
+    served: ServedRequest, repeated: Repeatable, order: ApiInput, submitted: SubmittedDecision
 ) -> DecisionResult:
     """Return the result of a decision; a repeated idempotency key returns the first result."""
 
     def act() -> DecisionResult:
-        outcome = decide(sandbox_of(request).access.administration, visitor.caller, submitted)
+        outcome = decide(served.sandbox.access.administration, served.caller, submitted)
         return DecisionResult.model_validate(outcome)
 
-    return repeated.run(visitor, order, DecisionResult, act)
+    return repeated.run(served.visitor, order, DecisionResult, act)
 
 
 def _approved(administration: Administration, visitor: Visitor, *submitted: SubmittedDecision) -> list[AccessTuple]:

@@ -6,11 +6,11 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fastapi import Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from democrai_sandbox.console.auth import Visitor, holder, require_administrator, require_fresh, sandbox_of
+from democrai_sandbox.console.auth import ServedRequest, Visitor, holder, require_administrator, require_fresh
 from democrai_sandbox.console.problems import status_of
 from democrai_sandbox.console.render import PlainResponse, jsonable, weight
 from democrai_sandbox.errors import ExtensionFailed, SandboxError, TaskUnknown
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.store import Task
 
 extensions = router("extensions")
-Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
-Manager = Annotated[Visitor, Depends(holder(Scope.EXTENSIONS_MANAGE))]
+Reader = Annotated[ServedRequest, Depends(holder(Scope.SUBJECTS_READ))]
+Manager = Annotated[ServedRequest, Depends(holder(Scope.EXTENSIONS_MANAGE))]
 Kind = Annotated[str, Path(max_length=100)]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 Answer = TypeVar("Answer", bound=ApiAnswer)
@@ -171,19 +171,18 @@ class ExtensionDetail(ExtensionEntry):
 
 
 @extensions.get("/extensions", **operation(Scope.SUBJECTS_READ))
-def list_extensions(request: Request, visitor: Reader) -> ExtensionList:
+def list_extensions(served: Reader) -> ExtensionList:
     """List all extensions with their functions; administrators also see their folders and problems."""
-    del visitor
-    sandbox = sandbox_of(request)
+    sandbox = served.sandbox
     found = overview.list_extensions(sandbox)
     return ExtensionList(items=[ExtensionEntry.of(one, **_counts(sandbox, one)) for one in found])
 
 
 @extensions.get("/extensions/{kind}/{name}", **operation(Scope.SUBJECTS_READ, 404))
-def show_extension(request: Request, kind: Kind, name: ExtensionName, visitor: Reader) -> ExtensionDetail:
+def show_extension(served: Reader, kind: Kind, name: ExtensionName) -> ExtensionDetail:
     """Show an extension with its manifest, problems, lint findings, installation, limits and latest output."""
-    require_administrator(visitor)
-    sandbox = sandbox_of(request)
+    require_administrator(served.visitor)
+    sandbox = served.sandbox
     found = overview.extension_profile(sandbox, kind, name)
     whole = found.overview
     return ExtensionDetail.of(
@@ -204,36 +203,34 @@ def show_extension(request: Request, kind: Kind, name: ExtensionName, visitor: R
     "/extensions/{kind}/{name}/install", status_code=202, **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True)
 )
 async def install_extension(
-    request: Request, kind: Kind, name: ExtensionName, visitor: Manager, order: NewInstall = _AS_USUAL
+    served: Manager, kind: Kind, name: ExtensionName, order: NewInstall = _AS_USUAL
 ) -> InstallSummary:
     """Start to install an engine or extractor in the background; `/extensions/{kind}/{name}` shows the progress."""
-    with serving(visitor.caller):
-        status = await extension_admin.install(sandbox_of(request), kind, name, visitor.caller, again=order.again)
+    with serving(served.caller):
+        status = await extension_admin.install(served.sandbox, kind, name, served.caller, again=order.again)
     return InstallSummary.model_validate(status)
 
 
 @extensions.get("/extensions/{kind}/{name}/settings", **operation(Scope.SUBJECTS_READ, 404))
-def show_settings(request: Request, kind: Kind, name: ExtensionName, visitor: Reader) -> Settings:
+def show_settings(served: Reader, kind: Kind, name: ExtensionName) -> Settings:
     """Show the settings of an engine or extractor; values with secret names are `***`."""
-    return Settings.model_validate(extension_admin.settings_of(sandbox_of(request), kind, name, visitor.caller))
+    return Settings.model_validate(extension_admin.settings_of(served.sandbox, kind, name, served.caller))
 
 
 @extensions.patch("/extensions/{kind}/{name}/settings", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
 def change_settings(
-    request: Request, kind: Kind, name: ExtensionName, visitor: Manager, changes: SettingChanges = _NO_SETTING_CHANGES
+    served: Manager, kind: Kind, name: ExtensionName, changes: SettingChanges = _NO_SETTING_CHANGES
 ) -> Settings:
     """Set or remove settings of an engine or extractor; others stay. The next call starts a worker with them."""
     change = partial(extension_admin.change_settings, wanted=changes.set, unwanted=changes.unset)
-    return _changed(Settings, request, visitor, change, kind, name)
+    return _changed(Settings, served, change, kind, name)
 
 
-def _changed(
-    answer: type[Answer], request: Request, visitor: Visitor, change: Callable[..., object], *details: object
-) -> Answer:
+def _changed(answer: type[Answer], served: ServedRequest, change: Callable[..., object], *details: object) -> Answer:
     """Change an entry on behalf of a user who has recently entered the password, and return it."""
-    require_fresh(request, visitor)
-    with serving(visitor.caller):
-        return answer.model_validate(change(sandbox_of(request), *details, visitor.caller))
+    require_fresh(served.request, served.visitor)
+    with serving(served.caller):
+        return answer.model_validate(change(served.sandbox, *details, served.caller))
 
 
 def _counts(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
@@ -290,33 +287,31 @@ _NO_SERVER_CHANGES = McpServerChanges()
 
 
 @mcp.get("/mcp-servers", **operation(Scope.SUBJECTS_READ))
-def list_mcp_servers(request: Request, visitor: Reader) -> McpServerList:
+def list_mcp_servers(served: Reader) -> McpServerList:
     """List registered MCP servers, enabled or not. For administrators."""
-    sandbox = sandbox_of(request)
-    found = extension_admin.mcp_servers(sandbox, visitor.caller)
+    sandbox = served.sandbox
+    found = extension_admin.mcp_servers(sandbox, served.caller)
     approval = sandbox.settings.extensions.mcp_approval
     return McpServerList(approval=approval, items=[McpServerEntry.model_validate(one) for one in found])
 
 
 @mcp.post("/mcp-servers", status_code=201, **operation(Scope.EXTENSIONS_MANAGE, 409, body=True))
-def add_mcp_server(request: Request, new: NewMcpServer, visitor: Manager) -> McpServerEntry:
+def add_mcp_server(served: Manager, new: NewMcpServer) -> McpServerEntry:
     """Register a server on all nodes. Modules can use it at once, unless its endpoint needs an approval first."""
-    return _changed(McpServerEntry, request, visitor, extension_admin.add_mcp_server, new.model_dump())
+    return _changed(McpServerEntry, served, extension_admin.add_mcp_server, new.model_dump())
 
 
 @mcp.patch("/mcp-servers/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
-def change_mcp_server(
-    request: Request, name: Name, visitor: Manager, changes: McpServerChanges = _NO_SERVER_CHANGES
-) -> McpServerEntry:
+def change_mcp_server(served: Manager, name: Name, changes: McpServerChanges = _NO_SERVER_CHANGES) -> McpServerEntry:
     """Change a server. The name cannot be changed, because approvals refer to it."""
-    return _changed(McpServerEntry, request, visitor, extension_admin.change_mcp_server, name, _given(changes))
+    return _changed(McpServerEntry, served, extension_admin.change_mcp_server, name, _given(changes))
 
 
 @mcp.delete("/mcp-servers/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409))
-def remove_mcp_server(request: Request, name: Name, visitor: Manager) -> McpServerEntry:
+def remove_mcp_server(served: Manager, name: Name) -> McpServerEntry:
     """Remove a server and return it. Approvals of its endpoint remain."""
-    with serving(visitor.caller):
-        removed = extension_admin.remove_mcp_server(sandbox_of(request), name, visitor.caller)
+    with serving(served.caller):
+        removed = extension_admin.remove_mcp_server(served.sandbox, name, served.caller)
     return McpServerEntry.model_validate(removed)
 
 
@@ -385,32 +380,30 @@ _NO_MODEL_CHANGES = ModelChanges()
 
 
 @models.get("/models", **operation(Scope.SUBJECTS_READ))
-def list_models(request: Request, visitor: Reader) -> ModelList:
+def list_models(served: Reader) -> ModelList:
     """List models and the agents that use them; keys are never shown. For administrators."""
-    found = extension_admin.models(sandbox_of(request), visitor.caller)
+    found = extension_admin.models(served.sandbox, served.caller)
     return ModelList(items=[ModelItem.model_validate(one) for one in found])
 
 
 @models.post("/models", status_code=201, **operation(Scope.EXTENSIONS_MANAGE, 409, body=True))
-def add_model(request: Request, new: NewModel, visitor: Manager) -> ModelItem:
+def add_model(served: Manager, new: NewModel) -> ModelItem:
     """Add a model on all nodes. Agents can use it at once if they may send to its endpoint."""
     entry = _given(new)
-    return _changed(ModelItem, request, visitor, extension_admin.add_model, entry.pop("name"), entry)
+    return _changed(ModelItem, served, extension_admin.add_model, entry.pop("name"), entry)
 
 
 @models.patch("/models/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
-def change_model(
-    request: Request, name: Name, visitor: Manager, changes: ModelChanges = _NO_MODEL_CHANGES
-) -> ModelItem:
+def change_model(served: Manager, name: Name, changes: ModelChanges = _NO_MODEL_CHANGES) -> ModelItem:
     """Change a model on all nodes. The name cannot be changed. Agents use the change from their next call."""
-    return _changed(ModelItem, request, visitor, extension_admin.change_model, name, _given(changes))
+    return _changed(ModelItem, served, extension_admin.change_model, name, _given(changes))
 
 
 @models.delete("/models/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409))
-def remove_model(request: Request, name: Name, visitor: Manager) -> ModelItem:
+def remove_model(served: Manager, name: Name) -> ModelItem:
     """Remove a model and its key, and return it. Agents that use it fail afterwards."""
-    with serving(visitor.caller):
-        return ModelItem.model_validate(extension_admin.remove_model(sandbox_of(request), name, visitor.caller))
+    with serving(served.caller):
+        return ModelItem.model_validate(extension_admin.remove_model(served.sandbox, name, served.caller))
 
 
 def _given(order: ApiInput) -> dict[str, Any]:
@@ -419,7 +412,7 @@ def _given(order: ApiInput) -> dict[str, Any]:
 
 
 modules = router("modules")
-Runner = Annotated[Visitor, Depends(holder(Scope.MODULES_RUN))]
+Runner = Annotated[ServedRequest, Depends(holder(Scope.MODULES_RUN))]
 LARGEST_RESULT = 16 * 1024 * 1024
 """Maximum size of a result, which is held in memory several times."""
 
@@ -456,38 +449,32 @@ class StartedTask(ApiAnswer):
 
 
 @modules.post("/modules/{module}/render", **_CALLS)
-async def render_module(request: Request, module: Name, visitor: Runner, call: ModuleCall = _NO_PARAMS) -> Response:
+async def render_module(served: Runner, module: Name, call: ModuleCall = _NO_PARAMS) -> Response:
     """Return the page of a module for the caller."""
-    return await _result(sandbox_of(request).runtime.modules.render(module, call.params, visitor.caller))
+    return await _result(served.sandbox.runtime.modules.render(module, call.params, served.caller))
 
 
 @modules.post("/modules/{module}/actions/{action}", **_CALLS)
-async def run_action(
-    request: Request, module: Name, action: Name, visitor: Runner, call: ModuleCall = _NO_PARAMS
-) -> Response:
+async def run_action(served: Runner, module: Name, action: Name, call: ModuleCall = _NO_PARAMS) -> Response:
     """Run an action of a module. A denial is a 403 with the target, the fix and the pending request."""
-    return await _result(sandbox_of(request).runtime.modules.action(module, action, call.params, visitor.caller))
+    return await _result(served.sandbox.runtime.modules.action(module, action, call.params, served.caller))
 
 
 @modules.post("/modules/{module}/commands/{command}", **_CALLS)
-async def run_command(
-    request: Request, module: Name, command: Name, visitor: Runner, call: ModuleCall = _NO_PARAMS
-) -> Response:
+async def run_command(served: Runner, module: Name, command: Name, call: ModuleCall = _NO_PARAMS) -> Response:
     """Run a command of a module."""
-    return await _result(sandbox_of(request).runtime.modules.command(module, command, call.params, visitor.caller))
+    return await _result(served.sandbox.runtime.modules.command(module, command, call.params, served.caller))
 
 
 @modules.post(
     "/modules/{module}/tasks/{task}", status_code=202, **operation(Scope.MODULES_RUN, 404, 409, 429, body=True)
 )
-async def start_task(
-    request: Request, module: Name, task: Name, visitor: Runner, call: TaskCall = _NO_TASK_PARAMS
-) -> StartedTask:
+async def start_task(served: Runner, module: Name, task: Name, call: TaskCall = _NO_TASK_PARAMS) -> StartedTask:
     """Start a task of a module for the caller, without waiting for it."""
-    runtime = sandbox_of(request).runtime
+    runtime = served.sandbox.runtime
     await runtime.modules.started(module)
     runtime.modules.loaded(module).surface("task", task)  # raises an error for a broken module or an unknown task
-    number = await runtime.tasks.submit(module, task, call.params, visitor.caller, timeout=call.timeout_seconds)
+    number = await runtime.tasks.submit(module, task, call.params, served.caller, timeout=call.timeout_seconds)
     return StartedTask(id=number)
 
 
@@ -509,7 +496,7 @@ def _answer(value: Any) -> Response:
 
 
 tasks = router("tasks")
-TaskReader = Annotated[Visitor, Depends(holder(Scope.TASKS_READ))]
+TaskReader = Annotated[ServedRequest, Depends(holder(Scope.TASKS_READ))]
 
 
 class TaskQuery(Paging):
@@ -574,35 +561,34 @@ class Cancelled(ApiAnswer):
 
 
 @tasks.get("/tasks", **operation(Scope.TASKS_READ, query=True))
-def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: TaskReader) -> ListPage[TaskRecord]:
+def list_tasks(served: TaskReader, query: Annotated[TaskQuery, Query()]) -> ListPage[TaskRecord]:
     """List tasks, newest first; users other than administrators see their own."""
-    store = sandbox_of(request).runtime.store
+    store = served.sandbox.runtime.store
     wanted = TaskFilter(
         module=query.module,
         name=query.name,
-        user_id=query.user if visitor.may_decide else visitor.caller.user_id,
+        user_id=query.user if served.visitor.may_decide else served.caller.user_id,
         states=tuple(query.state),
         scheduled=query.scheduled,
     )
-    found = store.tasks(wanted, limit=query.limit + 1, before=query.after)  # one more shows if there is a next page
-    shown = [TaskRecord.model_validate(task) for task in found[: query.limit]]
-    return ListPage[TaskRecord](items=shown, next=shown[-1].id if len(found) > query.limit else "")
+    found = store.tasks(wanted, limit=query.limit, before=query.after)
+    last = found[-1].id if len(found) == query.limit else ""
+    following = last if last and store.tasks(wanted, limit=1, before=last) else ""
+    return ListPage[TaskRecord](items=[TaskRecord.model_validate(task) for task in found], next=following)
 
 
 @tasks.get("/tasks/{task_id}", **operation(Scope.TASKS_READ, 404))
-def show_task(request: Request, task_id: Id, visitor: TaskReader) -> TaskRecord:
+def show_task(served: TaskReader, task_id: Id) -> TaskRecord:
     """Show a task: its progress, result or failure."""
-    return TaskRecord.model_validate(own_task(sandbox_of(request).runtime.store.task(task_id), visitor))
+    return TaskRecord.model_validate(own_task(served.sandbox.runtime.store.task(task_id), served.visitor))
 
 
 @tasks.post("/tasks/{task_id}/cancel", **operation(Scope.TASKS_CANCEL, 404))
-async def cancel_task(
-    request: Request, task_id: Id, visitor: Annotated[Visitor, Depends(holder(Scope.TASKS_CANCEL))]
-) -> Cancelled:
+async def cancel_task(served: Annotated[ServedRequest, Depends(holder(Scope.TASKS_CANCEL))], task_id: Id) -> Cancelled:
     """Cancel a task on any node."""
-    runtime = sandbox_of(request).runtime
-    own_task(await runtime.tasks.status(task_id), visitor)
-    return Cancelled(cancelled=await runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}"))
+    runtime = served.sandbox.runtime
+    own_task(await runtime.tasks.status(task_id), served.visitor)
+    return Cancelled(cancelled=await runtime.tasks.cancel(task_id, f"canceled by {served.caller.user_id}"))
 
 
 def own_task(task: Task, visitor: Visitor) -> Task:

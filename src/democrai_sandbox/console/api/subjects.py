@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, Path, Request
 from pydantic import Field
 
-from democrai_sandbox.console.auth import Visitor, holder, require_administrator, sandbox_of
+from democrai_sandbox.console.auth import ServedRequest, Visitor, holder, require_administrator, sandbox_of
 from democrai_sandbox.console.health import aside, observer
 from democrai_sandbox.errors.error_line import LONGEST
 from democrai_sandbox.host import overview
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.explain.explanation import Explanation
 
 subjects = router("subjects")
-Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
+Reader = Annotated[ServedRequest, Depends(holder(Scope.SUBJECTS_READ))]
 
 
 class SubjectTotals(ApiAnswer):
@@ -126,19 +126,19 @@ class SubjectDetail(ApiAnswer):
 
 
 @subjects.get("/subjects", **operation(Scope.SUBJECTS_READ))
-def list_subjects(request: Request, visitor: Reader) -> SubjectList:
+def list_subjects(served: Reader) -> SubjectList:
     """List all known subjects: extensions, MCP servers, tools, and subjects with requests or decisions."""
-    require_administrator(visitor)
-    return SubjectList.model_validate({"items": known_subjects(sandbox_of(request))})
+    require_administrator(served.visitor)
+    return SubjectList.model_validate({"items": known_subjects(served.sandbox)})
 
 
 @subjects.get("/subjects/{kind}/{name:path}", **operation(Scope.SUBJECTS_READ, 404))
 def show_subject(
-    request: Request, kind: SubjectKind, name: Annotated[str, Path(min_length=1, max_length=300)], visitor: Reader
+    served: Reader, kind: SubjectKind, name: Annotated[str, Path(min_length=1, max_length=300)]
 ) -> SubjectDetail:
     """Show declarations, decisions and observed accesses of a subject side by side."""
-    with serving(visitor.caller):
-        found = subject_profile(sandbox_of(request), Subject(kind, name))
+    with serving(served.caller):
+        found = subject_profile(served.sandbox, Subject(kind, name))
     observed = [
         SubjectObservation.of(
             seen.observed, declared=seen.declared, decision_id="" if seen.decided is None else seen.decided.id
@@ -149,7 +149,7 @@ def show_subject(
 
 
 shadows = router("shadows")
-Starter = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
+Starter = Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_DECIDE))]
 
 
 class NewShadow(ApiInput):
@@ -225,29 +225,29 @@ class ShadowReport(Shadow):
 
 
 @shadows.get("/shadows", **operation(Scope.SUBJECTS_READ))
-def list_shadows(request: Request, visitor: Reader) -> ShadowList:
+def list_shadows(served: Reader) -> ShadowList:
     """List shadow runs, active ones first."""
-    found = overview.list_shadows(sandbox_of(request), visitor.caller)
+    found = overview.list_shadows(served.sandbox, served.caller)
     return ShadowList(
         items=[ShadowEntry.of(one.run, would_be_denied=one.denied, would_be_allowed=one.allowed) for one in found]
     )
 
 
 @shadows.post("/shadows", **operation(Scope.REQUESTS_DECIDE, 404, 409, body=True))
-def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow:
+def start_shadow(served: Starter, order: NewShadow) -> Shadow:
     """Start a shadow run on all nodes. The current manifest still decides."""
     text = order.manifest if isinstance(order.manifest, str) else json.dumps(order.manifest, indent=2)
-    with serving(visitor.caller):
+    with serving(served.caller):
         run = overview.start_shadow(
-            sandbox_of(request), subject_named(order.subject), text, visitor.caller, dry_run=order.dry_run
+            served.sandbox, subject_named(order.subject), text, served.caller, dry_run=order.dry_run
         )
     return Shadow.model_validate(run)
 
 
 @shadows.get("/shadows/{shadow_id}", **operation(Scope.SUBJECTS_READ, 404))
-def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowReport:
+def show_shadow(served: Reader, shadow_id: Id) -> ShadowReport:
     """Show the observed accesses that the candidate would newly deny or allow, and the differences of the manifests."""
-    found = overview.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    found = overview.show_shadow(served.sandbox, shadow_id, served.caller)
     return ShadowReport.of(
         found.run,
         would_be_denied=found.denied,
@@ -258,10 +258,10 @@ def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowRepor
 
 
 @shadows.post("/shadows/{shadow_id}/end", **operation(Scope.REQUESTS_DECIDE, 404))
-def end_shadow(request: Request, shadow_id: Id, visitor: Starter) -> Shadow:
+def end_shadow(served: Starter, shadow_id: Id) -> Shadow:
     """Stop a shadow run; its findings are kept. An ended run stays unchanged."""
-    with serving(visitor.caller):
-        run = overview.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    with serving(served.caller):
+        run = overview.end_shadow(served.sandbox, shadow_id, served.caller)
     return Shadow.model_validate(run)
 
 
@@ -374,9 +374,9 @@ class ExplainedLine(ApiAnswer):
 
 
 @explanations.post("/explain", **operation(Scope.SUBJECTS_READ, body=True))
-def explain_access(request: Request, question: ExplainQuestion, visitor: Reader) -> Explained:
+def explain_access(served: Reader, question: ExplainQuestion) -> Explained:
     """Explain an access: the result now, the layer that decides, and the change that would allow it."""
-    require_administrator(visitor)
+    require_administrator(served.visitor)
     asked = AccessToExplain(
         subject_named(question.subject),
         question.resource_type,
@@ -387,14 +387,14 @@ def explain_access(request: Request, question: ExplainQuestion, visitor: Reader)
         chain_from_list(question.chain, pointer="/chain"),
         question.installing,
     )
-    return _explained(explain(sandbox_of(request), asked))
+    return _explained(explain(served.sandbox, asked))
 
 
 @explanations.post("/explain/line", **operation(Scope.SUBJECTS_READ, body=True))
-def explain_error_line(request: Request, given: ExplainLine, visitor: Reader) -> ExplainedLine:
+def explain_error_line(served: Reader, given: ExplainLine) -> ExplainedLine:
     """Explain an error line and predict the same access now. Lines of other programs are refused."""
-    require_administrator(visitor)
-    found = explain_line(sandbox_of(request), given.line, user_id=given.user_id, session_key=given.session_key)
+    require_administrator(served.visitor)
+    found = explain_line(served.sandbox, given.line, user_id=given.user_id, session_key=given.session_key)
     entry = found.reading.entry
     return ExplainedLine.of(
         found.reading,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -18,7 +17,7 @@ from fastapi.responses import RedirectResponse
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import DecisionFilter, DecisionScope, RequestFilter, RequestState
 from democrai_sandbox.console.auth import (
-    Visitor,
+    ServedRequest,
     is_high_risk,
     own_path,
     person,
@@ -33,20 +32,17 @@ from democrai_sandbox.errors import ExternalAccessAdminRequired, SignInRefused, 
 from democrai_sandbox.host.accounts.accounts import is_secure
 from democrai_sandbox.host.decisions import decide
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject, SubjectKind, nearest
-from democrai_sandbox.runtime.access_environment import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from fastapi import Response
     from fastapi.responses import HTMLResponse
     from starlette.datastructures import QueryParams
 
-    from democrai_sandbox.access.administration import Administration, Outcome
-    from democrai_sandbox.access.caller import Caller
+    from democrai_sandbox.access.administration import Outcome
     from democrai_sandbox.access.values import AccessTuple
     from democrai_sandbox.host.decisions import SubmittedDecision
-    from democrai_sandbox.host.sandbox import Sandbox
 
 ROWS = 50
 _LONGEST = 2000
@@ -54,21 +50,8 @@ _LONGEST = 2000
 Kind = TypeVar("Kind", bound=StrEnum)
 
 
-class Page(NamedTuple):
+class Page(ServedRequest):
     """HTTP request for a page, with its signed-in user."""
-
-    request: Request
-    visitor: Visitor
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The sandbox of the application."""
-        return sandbox_of(self.request)
-
-    @property
-    def caller(self) -> Caller:
-        """The user, for the services."""
-        return self.visitor.caller
 
     @property
     def query(self) -> QueryParams:
@@ -83,12 +66,6 @@ class Page(NamedTuple):
         if self.caller.organization_id:
             return "Users of an organization may not do this: it needs the super role without an organization."
         return "Only users with the super role may do this."
-
-    @contextmanager
-    def administration(self) -> Iterator[Administration]:
-        """Yield the decisions and their queries, which serve the user during the block."""
-        with serving(self.caller):
-            yield self.sandbox.access.administration
 
     def decide(self, submitted: SubmittedDecision) -> Outcome:
         """Carry out a decision of the user."""

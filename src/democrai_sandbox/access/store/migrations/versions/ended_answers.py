@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from democrai_sandbox.access.store.migrations import allow_values, create_index, forget_audit, number
-from democrai_sandbox.access.store.migrations.versions import first_schema, host_tables
+from democrai_sandbox.access.store.migrations.versions.first_schema import ACTIONS
 
 revision = "0007"
 down_revision = "0006"
@@ -14,7 +14,9 @@ additive = False  # Requests and the audit log get values that nodes of the prev
 
 _STATES_BEFORE = ("pending", "approved_for_session", "approved", "denied", "aged_out")
 _STATES = (*_STATES_BEFORE, "revoked", "expired", "replaced")
-_ACTIONS_BEFORE = (*first_schema.ACTIONS, *host_tables.NEW)
+_SIGNED = ("signed_in", "sign_in_failed", "signed_out", "password_changed")
+_ACCOUNTS = tuple(f"account_{what}" for what in (*_SIGNED, "added", "changed", "token_made", "token_revoked"))
+_ACTIONS_BEFORE = (*ACTIONS, *_ACCOUNTS, "noted")
 _SHADOWS = ("shadow_started", "shadow_ended")
 _ACTIONS = (*_ACTIONS_BEFORE, *_SHADOWS)
 _INDEX = "ix_access_requests_decision"

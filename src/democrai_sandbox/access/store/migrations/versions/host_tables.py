@@ -16,7 +16,7 @@ additive = False  # The audit log gets actions that nodes of the previous versio
 
 _SIGNED = ("signed_in", "sign_in_failed", "signed_out", "password_changed")
 _ACCOUNTS = tuple(f"account_{what}" for what in (*_SIGNED, "added", "changed", "token_made", "token_revoked"))
-NEW = (*_ACCOUNTS, "noted")
+_NEW = (*_ACCOUNTS, "noted")
 
 
 def upgrade() -> None:
@@ -54,15 +54,15 @@ def upgrade() -> None:
         *map(number, ("last_at", "forget_at")),
     )
     op.create_index("ix_host_throttle_forget", "host_throttle", ["forget_at"])
-    allow_values("access_audit", "action", ACTIONS, (*ACTIONS, *NEW))
+    allow_values("access_audit", "action", ACTIONS, (*ACTIONS, *_NEW))
 
 
 def downgrade() -> None:
     """Remove the tables, and audit records that the previous version does not know, which breaks the hash chain."""
     for name in ("throttle", "tokens", "sessions", "people"):
         op.drop_table(f"host_{name}")
-    forget_audit(NEW)
-    allow_values("access_audit", "action", (*ACTIONS, *NEW), ACTIONS)
+    forget_audit(_NEW)
+    allow_values("access_audit", "action", (*ACTIONS, *_NEW), ACTIONS)
 
 
 def _person() -> sa.Column[Any]:
