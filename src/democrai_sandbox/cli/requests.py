@@ -263,10 +263,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("organization", origin["organization_id"]),
         ("session", origin["session_key"] + (" (ended)" if request["session_ended"] else "")),
         ("task", origin["task_id"]),
-        (
-            "asked",
-            f"{times}, first {when(request['first_seen'])}, last {when(request['last_seen'])}",
-        ),
+        ("asked", f"{times}, first {when(request['first_seen'])}, last {when(request['last_seen'])}"),
         ("resumes", request["resume_action"]),
         ("resumed", f"{resume['state']}: {resume['last_error']}".removesuffix(": ") if resume else ""),
         ("decided", f"{when(request['decided_at'])} by {request['decided_by']}" if request["decided_by"] else ""),

@@ -135,9 +135,9 @@ class RequestChecks:
             return True
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or ip_address(name) is not None
         except ValueError:
             return False
-        return name in self._names or _is_number(name)
 
     def _is_our_page(self, scope: Scope, headers: Headers, *, may_lack: bool) -> bool:
         site = _joined(headers, "sec-fetch-site")
@@ -159,14 +159,6 @@ def route_path(scope: Scope) -> str:
 def _joined(headers: Headers, name: str) -> str:
     """Return a header, joined if it was sent more than once, so that it matches no single value."""
     return ", ".join(headers.getlist(name))
-
-
-def _is_number(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _largest(scope: Scope) -> int:

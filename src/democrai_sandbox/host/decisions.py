@@ -223,8 +223,12 @@ def decision_targets(access: AccessTuple, *, look: bool = True) -> tuple[Decisio
 
 def _label(access: AccessTuple, *, look: bool) -> str:
     """Return the label of the requested target, by the coverage of its decision."""
-    if access.resource_type is policy.ResourceType.FILESYSTEM:
-        return _path_label(access.target, look=look)
+    if kind := path_kind(access.resource_type, access.target, look=look):
+        return {
+            PathKind.FILE: f"The file {access.target}",
+            PathKind.FOLDER: f"The folder {access.target} and everything in it",
+            PathKind.UNKNOWN: f"The path {access.target}, and everything in it if it is a folder",
+        }[kind]
     if access.resource_type is policy.ResourceType.SYSTEM_DEPENDENCY:
         return f"The program {access.target}"
     try:
@@ -239,15 +243,6 @@ def _label(access: AccessTuple, *, look: bool) -> str:
         policy.TargetKind.NETWORK: f"Every address in {target.host}, on any port, with any protocol",
         policy.TargetKind.UNIX: "This unix socket",
     }[target.kind]
-
-
-def _path_label(path: str, *, look: bool) -> str:
-    kind = path_kind(policy.ResourceType.FILESYSTEM, path, look=look)
-    if kind is PathKind.FILE:
-        return f"The file {path}"
-    if kind is PathKind.FOLDER:
-        return f"The folder {path} and everything in it"
-    return f"The path {path}, and everything in it if it is a folder"
 
 
 def _below(path: tuple[str, ...]) -> str:

@@ -101,12 +101,15 @@ def landlock_application_paths(
     if settings.stream_type == "ipc" and (events := settings.stream.get("folder")):
         written.append(str(events))
     declared = [rule for extension in extensions for rule in declared_files(extension)]
+    main = (settings.modules_path, settings.engines_path, settings.extractors_path)
+    more = (*settings.extra_module_dirs, *settings.extra_engine_dirs, *settings.extra_extractor_dirs)
+    read = filter(None, (*main, *more, settings.config_file))
     there = [rule for rule in declared if os.path.exists(rule.normalized_target)]  # noqa: PTH110 - a str path
     return ApplicationPlaces(
         data_dir=settings.data_dir,
         state_dir=settings.state_dir,
         write=tuple(dict.fromkeys((*written, *_targets(there, _WRITING)))),
-        read=tuple(dict.fromkeys((*_read(settings), *_targets(there, READING)))),
+        read=tuple(dict.fromkeys((*read, *_targets(there, READING)))),
     )
 
 
@@ -119,14 +122,6 @@ def declared_files(extension: RegisteredExtension) -> Iterator[AccessRule]:
 
 def _targets(rules: Iterable[AccessRule], operations: frozenset[Operation]) -> Iterator[str]:
     return (rule.normalized_target for rule in rules if rule.operation in operations)
-
-
-def _read(settings: HostSettings) -> Iterator[str]:
-    main = (settings.modules_path, settings.engines_path, settings.extractors_path)
-    yield from filter(None, main)
-    yield from (*settings.extra_module_dirs, *settings.extra_engine_dirs, *settings.extra_extractor_dirs)
-    if settings.config_file:
-        yield settings.config_file
 
 
 def _made(folder: str, setting: str, made: CreatedPaths) -> Path:

@@ -448,9 +448,10 @@ def _heads(wanted: values.RequestFilter, *, is_first: bool) -> Select[Any]:
 
 def _newest(head: Any, wanted: values.RequestFilter) -> Any:
     others = requests.alias("others")
+    pending: ColumnElement[str] = literal_column(f"'{values.RequestState.PENDING.value}'")
     query = (
         select(others.c.id)
-        .where(_pending(others), others.c.digest == head.c.digest, *of_requests(others, wanted))
+        .where(others.c.state == pending, others.c.digest == head.c.digest, *of_requests(others, wanted))
         .order_by(others.c.id.desc())
         .limit(1)
     )
@@ -540,8 +541,3 @@ def _count(state: values.RequestState, wanted: values.RequestFilter) -> Select[A
         return select(func.count()).select_from(found.limit(_MOST).subquery())
     newest = query.order_by(table.last_seen.desc(), table.id.desc()).limit(_MOST).subquery()
     return select(func.count()).select_from(newest).where(*of_requests(newest, wanted))
-
-
-def _pending(table: Any) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = table.c.state == literal_column(f"'{values.RequestState.PENDING.value}'")
-    return found

@@ -350,10 +350,7 @@ def export_audit(served: AuditReader, query: Annotated[ExportQuery, Query()]) ->
     wanted = query.wanted
     records = (record for record in served.sandbox.access.store.audit_rows() if is_wanted(record, wanted))
     lines = FORMATS[query.format](records)
-    headers = {
-        "Content-Disposition": f'attachment; filename="audit.{query.format}"',
-        "Cache-Control": "no-store",
-    }
+    headers = {"Content-Disposition": f'attachment; filename="audit.{query.format}"', "Cache-Control": "no-store"}
     return StreamingResponse(lines, media_type=MEDIA_TYPES[query.format], headers=headers)
 
 

@@ -131,12 +131,7 @@ def show_account(page: SignedInPage, accounts: OwnAccounts) -> Response:
 
 @router.post("/account/password")
 def change_password(
-    page: SignedInPage,
-    accounts: OwnAccounts,
-    *,
-    current: Field = "",
-    password: Field = "",
-    again: Field = "",
+    page: SignedInPage, accounts: OwnAccounts, *, current: Field = "", password: Field = "", again: Field = ""
 ) -> Response:
     """Change the password, and end all other sessions."""
     if password != again:

@@ -131,12 +131,7 @@ def confirm(request: Request, page: PageIfSignedIn, sent: Annotated[BulkForm, Fo
             [one.id for one in found], sent.act, reason=sent.reason.strip(), expected=seen, bulk=bulk
         )
     left = [one for one, answer in answers if not isinstance(answer, Outcome) or answer.decision is None]
-    place: dict[str, Any] = {
-        "act": sent.act,
-        "after": before,
-        "last": store.pulse()[1],
-        "left": left[:_MOST_LEFT],
-    }
+    place: dict[str, Any] = {"act": sent.act, "after": before, "last": store.pulse()[1], "left": left[:_MOST_LEFT]}
     return page.redirect(f"/requests/bulk/{bulk}", **place, more=len(left[_MOST_LEFT:]) or None)
 
 
@@ -279,13 +274,7 @@ def _left(one: Asked, act: str) -> BulkRow:
 
 
 def _preview(
-    page: Page,
-    act: str,
-    found: list[Asked],
-    *,
-    problem: str = "",
-    refused: RefusedPassword | None = None,
-    **more: Any,
+    page: Page, act: str, found: list[Asked], *, problem: str = "", refused: RefusedPassword | None = None, **more: Any
 ) -> Response:
     rows = [_previewed(one, act) for one in found]
     deciding = [row.asked for row in rows if row.state == RequestState.PENDING.value]

@@ -218,11 +218,7 @@ class UnconfirmedDecision(NamedTuple):
 
 
 def spelled_out(
-    page: Page,
-    template: str,
-    decision: UnconfirmedDecision,
-    refused: RefusedPassword | None,
-    **context: Any,
+    page: Page, template: str, decision: UnconfirmedDecision, refused: RefusedPassword | None, **context: Any
 ) -> Response:
     """Return the confirmation page of a permanent decision, with its effect, answered requests and risk.
 

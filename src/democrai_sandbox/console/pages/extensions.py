@@ -351,12 +351,7 @@ def show_form(page: SignedInPage, name: str, surface: str, operation: str) -> Re
 
 @router.post("/extensions/module/{name}/run/{surface}/{operation}")
 async def run_function(
-    page: SignedInPage,
-    *,
-    name: str,
-    surface: str,
-    operation: str,
-    params: Annotated[str, Form()] = "",
+    page: SignedInPage, *, name: str, surface: str, operation: str, params: Annotated[str, Form()] = ""
 ) -> Response:
     """Run the function and show the result on the same page; a task continues in the background on a separate page."""
     sandbox = page.sandbox

@@ -99,9 +99,7 @@ def list_shadows(page: AdministratorPage) -> Response:
 
 @router.post("/shadows")
 def start_shadow(
-    page: AdministratorPage,
-    subject: Annotated[str, Form()] = "",
-    manifest: Annotated[str, Form()] = "",
+    page: AdministratorPage, subject: Annotated[str, Form()] = "", manifest: Annotated[str, Form()] = ""
 ) -> Response:
     """Start a shadow run; an invalid candidate is shown again with its problems."""
     try:
@@ -134,12 +132,7 @@ def end_shadow(page: AdministratorPage, shadow_id: str) -> Response:
 
 
 def _shadow_list(
-    page: Page,
-    *,
-    subject: str = "",
-    manifest: str = "",
-    wrong: dict[str, list[str]] | None = None,
-    status: int = 200,
+    page: Page, *, subject: str = "", manifest: str = "", wrong: dict[str, list[str]] | None = None, status: int = 200
 ) -> Response:
     sandbox = page.sandbox
     context: dict[str, Any] = {

@@ -293,10 +293,7 @@ def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key:
         return LineExplanation(reading, note=f"unknown subject {reading.subject}: the line may come from another host")
     who, kind, installing = (user_id, session_key), reading.resource_type, reading.phase == _INSTALL
     asked = [
-        explain(
-            sandbox,
-            AccessToExplain(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing),
-        )
+        explain(sandbox, AccessToExplain(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing))
         for chain in chains
         for operation in _operations(reading)
     ]
@@ -361,10 +358,7 @@ def explain_by_manifest(file: str, question: AccessToExplain) -> Explanation:
 
 
 def _explain_by_rules(
-    file: str,
-    rules: tuple[AccessRule, ...],
-    place_of: Callable[[str], str] | None,
-    question: AccessToExplain,
+    file: str, rules: tuple[AccessRule, ...], place_of: Callable[[str], str] | None, question: AccessToExplain
 ) -> Explanation:
     wanted = explanation.read_question(question, place_of)
     if isinstance(wanted, Explanation):
@@ -378,9 +372,7 @@ def _explain_by_rules(
         near = explanation.nearest_rule(rules, wanted)
         told = f"; the nearest rule is {near.rule.normalized_target}: {near.why}" if near else ""
         layer = LayerAnswer(
-            "declared",
-            LayerEffect.SILENT,
-            f"{file} does not declare it{told}{explanation.pattern_note(question)}",
+            "declared", LayerEffect.SILENT, f"{file} does not declare it{told}{explanation.pattern_note(question)}"
         )
     verdict = AccessVerdict.NEEDS_APPROVAL if rule is None else AccessVerdict.ALLOWED
     said = rule_words(access.subject, access.resource_type, access.operation, access.target, may=rule is not None)

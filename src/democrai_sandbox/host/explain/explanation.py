@@ -309,33 +309,25 @@ def nearest_rule(rules: Iterable[policy.AccessRule], wanted: RequestedTarget) ->
     """Return the nearest rule for the same resource type; None if none is near."""
     same_kind = [rule for rule in rules if rule.resource_type is wanted.resource_type]
     if wanted.resource_type is policy.ResourceType.SYSTEM_DEPENDENCY:
-        return _similar_name(same_kind, wanted)
+        close = policy.nearest(wanted.target, [rule.normalized_target for rule in same_kind])
+        return next(
+            (Nearest(rule, f"the rule is for {close}") for rule in same_kind if rule.normalized_target == close), None
+        )
     judge = _network if wanted.resource_type is policy.ResourceType.NETWORK else _path
     judged = [(*judge(rule, wanted), rule) for rule in same_kind]
     best = max(judged, key=lambda found: found[0], default=None)
     return None if best is None or best[0] <= _FAR else Nearest(best[2], best[1])
 
 
-def _similar_name(rules: list[policy.AccessRule], wanted: RequestedTarget) -> Nearest | None:
-    close = policy.nearest(wanted.target, [rule.normalized_target for rule in rules])
-    found = next((rule for rule in rules if rule.normalized_target == close), None)
-    return None if found is None else Nearest(found, f"the rule is for {close}")
-
-
 def _path(rule: policy.AccessRule, wanted: RequestedTarget) -> tuple[int, str]:
     root = rule.normalized_target
     if policy.is_at_or_below(wanted.target, root):
         return _PLACE + root.count("/"), f"the rule is for {rule.operation}, not for {wanted.operation}"
-    shared = _shared(root, wanted.target)
+    pairs = zip(root.split("/")[1:], wanted.target.split("/")[1:], strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))  # common leading folders
     if not shared or rule.operation is not wanted.operation:
         return _FAR, ""
     return shared, f"{wanted.target} is not below {root}"
-
-
-def _shared(one: str, other: str) -> int:
-    """Return the number of common leading folders of two paths."""
-    pairs = zip(one.split("/")[1:], other.split("/")[1:], strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _network(rule: policy.AccessRule, wanted: RequestedTarget) -> tuple[int, str]:
@@ -377,11 +369,8 @@ def _lacks(declared: policy.NetworkTarget, asked: policy.NetworkTarget) -> Itera
     """Yield the differences of a rule for the same host."""
     if declared.kind is policy.TargetKind.URL and asked.kind is not policy.TargetKind.URL:
         yield "the rule allows HTTP requests to URLs, not direct socket connections"
-    if (
-        declared.kind is policy.TargetKind.URL
-        and asked.kind is policy.TargetKind.URL
-        and declared.scheme != asked.scheme
-    ):
+    are_urls = declared.kind is policy.TargetKind.URL and asked.kind is policy.TargetKind.URL
+    if are_urls and declared.scheme != asked.scheme:
         yield f"the rule has the scheme {declared.scheme}, not {asked.scheme}"
     if declared.port is not None and declared.port != asked.port:
         yield f"the rule has the port {declared.port}, not {asked.port or 'any'}"
