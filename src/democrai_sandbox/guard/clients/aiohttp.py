@@ -95,12 +95,20 @@ def _use(socket: Any, direction: str) -> None:
     _core.websocket_use(str(socket._response.url), direction)  # noqa: SLF001 - it has no public name
 
 
-def _message(direction: str, original: Method) -> Method:
-    async def message(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _use(self, direction)
+def _send(original: Method) -> Method:
+    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _use(self, "send")
         return await original(self, *args, **kwargs)
 
-    return message
+    return send
+
+
+def _receive(original: Method) -> Method:
+    async def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _use(self, "receive")
+        return await original(self, *args, **kwargs)
+
+    return receive
 
 
 def _send_frame(original: Method) -> Method:
@@ -142,9 +150,9 @@ _install = adapter(
     ("TCPConnector", "_create_connection", _create_connection),
     ("TCPConnector", "_resolve_host", _resolve_host),
     ("ClientSession", "_request", raises_denials),  # instead of the ClientOSError around them
-    ("ClientWebSocketResponse", "receive", partial(_message, "receive")),
-    ("ClientWebSocketResponse", "send_str", partial(_message, "send")),
-    ("ClientWebSocketResponse", "send_bytes", partial(_message, "send")),
+    ("ClientWebSocketResponse", "receive", _receive),
+    ("ClientWebSocketResponse", "send_str", _send),
+    ("ClientWebSocketResponse", "send_bytes", _send),
 )
 _install_frames = adapter(("ClientWebSocketResponse", "send_frame", _send_frame))
 

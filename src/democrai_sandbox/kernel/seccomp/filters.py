@@ -6,7 +6,7 @@ import errno
 import struct
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelUnsupported
@@ -435,8 +435,18 @@ NO_EXEC = Profile(only_exec=True)
 """Filter that a worker adds after its start."""
 
 
-child_profile = partial(Profile, allow_exec=True, child=True)
-"""Return the profile of a confined child, which must be able to execute its program."""
+def child_profile(
+    *,
+    inet: Inet = Inet.ALL,
+    unix: bool = True,
+    fastopen: bool = True,
+    multicast: bool = False,
+    metadata: Metadata = Metadata.ALL,
+) -> Profile:
+    """Return the profile of a confined child, which must be able to execute its program."""
+    return Profile(
+        allow_exec=True, child=True, inet=inet, unix=unix, fastopen=fastopen, multicast=multicast, metadata=metadata
+    )
 
 
 def rows(profile: Profile, arch: Architecture) -> tuple[syscalls.Syscall, ...]:

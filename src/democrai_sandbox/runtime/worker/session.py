@@ -256,7 +256,7 @@ class WorkerSession:
             begin = self._loop.time()
             is_full = await self._loop.run_in_executor(_measuring, _takes_more, self._spec.temp, most * _MEGABYTE)
             seconds = self._loop.time() - begin
-        self._settled.clear()  # new calls wait for the next process
+        self.settled.clear()  # new calls wait for the next process
         self._host.limit_reached(label, "temp_mb")
         failure = ExtensionFailed("the worker was stopped, and its temp folder is removed")
         for flight in self.flights.values():
