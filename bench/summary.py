@@ -138,7 +138,7 @@ def _misses(
     for mode, limit in (("idle", case.idle_limit), ("guarded", case.limit)):
         if (case.name, mode) in measured.failures:
             misses.append(f"{mode} fails")
-        elif limit is not None and mode in ratios and ratios[mode].middle > limit:
+        elif limit is not None and mode in ratios and round(ratios[mode].middle, 2) > limit:  # as printed
             misses.append(mode)
     if case.cheaper is not None and factor is not None and factor < case.cheaper:
         misses.append("reference")

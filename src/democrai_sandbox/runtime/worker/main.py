@@ -109,7 +109,8 @@ def serve_lane(lane: host_client.WorkerSocket, runner: CallRunner, loop: host_cl
             call = WorkerCall(message)
             waiting[call.number] = call
             # Not with create_task, which calls a factory of the subject.
-            tasks[call.number] = _Task(_run_task(call.number, take_door, give_door), loop=loop)
+            run = _run_task(call.number, take_door, give_door)
+            tasks[call.number] = _Task(run, loop=loop, name=f"call-{call.number}")
 
     take_door, give_door = _ours(take), _ours(give)
     loop.read_in_advance(lane.fileno(), _ours(read))

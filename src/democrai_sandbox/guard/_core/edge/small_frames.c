@@ -71,9 +71,18 @@ static bool put_string(Output *out, PyObject *text)
 static bool put_whole(Output *out, PyObject *value)
 {
     char digits[LONGEST_NUMBER];
+    size_t at = sizeof digits;
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    return !overflow && put(out, digits, (size_t)snprintf(digits, sizeof digits, "%lld", number));
+    unsigned long long rest = number < 0 ? 0 - (unsigned long long)number : (unsigned long long)number;
+    do {
+        digits[--at] = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest > 0);
+    if (number < 0) {
+        digits[--at] = '-';
+    }
+    return !overflow && put(out, digits + at, sizeof digits - at);
 }
 
 static bool put_float(Output *out, double number)
