@@ -368,7 +368,7 @@ _FIRST = frozenset({"Subjects", "Audit", "Users"})
 
 
 def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
-    """Return a page, for the user that ``auth.person`` found; for nobody on pages without a sign-in.
+    """Return a page, for the user that ``auth.person`` found; without one on pages that need no sign-in.
 
     An error page of a signed-in user has the usual navigation. ``place`` is the navigation entry of the page, if its
     path does not say so. ``holds`` says which message codes are true for the page, because a user can reload an old
