@@ -203,7 +203,7 @@ class WorkerSession:
         self._look_again = 0.0
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self.settled = asyncio.Event()
-        """Set while it is known whether the worker must be stopped because of an overdue call."""
+        """Not set while the process may be, or is being, stopped for an overdue call or its temp folder."""
         self.settled.set()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.surfaces: Mapping[tuple[str, str], SurfaceInfo] = {}

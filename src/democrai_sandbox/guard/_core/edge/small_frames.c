@@ -1,7 +1,7 @@
 /* Writes small messages of a worker: plain data without bytes values becomes a frame in one step.
  *
- * No Python code runs and no Python object is created meanwhile, so the message cannot change. Anything unusual is left
- * to the writer in Python, which finds the errors, too. */
+ * No Python code runs while it is written, so the message cannot change. Anything unusual is left to the writer in
+ * Python, which also reports the errors. */
 #include "edge/edge.h"
 
 #include <arpa/inet.h>
@@ -56,11 +56,11 @@ static bool put_point(Output *out, Py_UCS4 point)
 
 static bool put_string(Output *out, PyObject *text)
 {
-    Py_ssize_t length = PyUnicode_CheckExact(text) ? PyUnicode_GET_LENGTH(text) : LARGEST_FRAME;
-    if (length >= LARGEST_FRAME || PyUnicode_READY(text) < 0 || !put_byte(out, '"')) {
+    if (!PyUnicode_CheckExact(text) || PyUnicode_READY(text) < 0 || PyUnicode_GET_LENGTH(text) >= LARGEST_FRAME ||
+        !put_byte(out, '"')) {
         return false;
     }
-    for (Py_ssize_t i = 0; i < length; i++) {
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text); i++) {
         if (!put_point(out, PyUnicode_READ_CHAR(text, i))) {
             return false;
         }

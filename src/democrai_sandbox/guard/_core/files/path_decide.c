@@ -105,7 +105,7 @@ int require(State *state, const char *path, unsigned wanted)
 
 /* Masks of the latest paths: the same file is often written, read and looked at in turn. Rules do not change during an
  * activation. */
-enum { LATEST = 64, LONGEST_KEPT = 192 }; /* LATEST is 2 to the 6 */
+enum { LATEST_BITS = 6, LATEST = 1 << LATEST_BITS, LONGEST_KEPT = 192 };
 static struct {
     uint64_t serial; /* of the activation */
     size_t length;
@@ -125,7 +125,7 @@ static size_t place_of(const char *path, size_t length)
     uint64_t letters = 0;
     size_t count = length < sizeof letters ? length : sizeof letters;
     memcpy(&letters, path + length - count, count);
-    return (size_t)((letters + length) * 0x9E3779B97F4A7C15ULL >> 58);
+    return (size_t)((letters + length) * 0x9E3779B97F4A7C15ULL >> (64 - LATEST_BITS));
 }
 
 unsigned location_mask(State *state, const char *path)
