@@ -50,7 +50,7 @@ class PermittedRequest:
 
 
 def permitted(ticket: AbstractContextManager[Any] | None) -> AbstractContextManager[Any]:
-    """Return the context of a request with this permit; None is one that no guard applies to."""
+    """Return the context in which a request runs with its permit; without one, no guard applies."""
     return UNGUARDED if ticket is None else PermittedRequest(ticket)
 
 

@@ -58,7 +58,7 @@ _MOST_PROCESSES = 4096
 
 
 def default_worker_limits() -> Limits:
-    """Return the limits of a worker without others: a quarter of the machine's memory, and what most code needs."""
+    """Return the default limits of a worker, such as a quarter of the machine's memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MEGABYTE
     return Limits(
         memory_mb=max(memory // _PART_OF_MEMORY, _LEAST_MEMORY_MB),

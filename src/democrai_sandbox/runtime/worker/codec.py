@@ -253,7 +253,7 @@ def decode(frame: Frame) -> tuple[Any, int]:
 def decode_text(
     text: bytes | memoryview, raw: bytes | memoryview = b"", blobs: int = 0, *, is_slow: bool = False
 ) -> tuple[Any, int]:
-    """Do the same for the parts of a frame."""
+    """Return the message in the parts of a frame and its number of values, like ``decode``."""
     try:
         return read_frame(text, raw, blobs, is_slow)
     except (ValueError, MemoryError) as error:

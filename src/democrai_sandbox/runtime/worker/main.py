@@ -179,7 +179,7 @@ class Control:
             "changed": access_changed,
             "stop": lambda: os._exit(0),
         }
-        """Handlers of the other messages, by kind."""
+        """Handlers of all messages except calls, by kind."""
 
     def start(self) -> None:
         """Start reading on a thread, wrapped so that a listing of the threads exposes nothing."""

@@ -136,8 +136,8 @@ _BLOCK = 4096
 """Bytes that a file takes at least, with its entry."""
 _LOOK_AGAIN, _LOOK_IDLE = 1.0, 10.0
 """Seconds between two measurements of a temp folder, while calls are pending and otherwise."""
-_PART_OF_TIME = 20
-"""The pause lasts at least this multiple of the measurement."""
+_PAUSE_FACTOR = 20
+"""A pause lasts at least this multiple of the measurement before it."""
 _measuring = ThreadPoolExecutor(1, "temp-folders")
 """Thread that measures, started on demand."""
 
@@ -252,7 +252,7 @@ class WorkerSession:
             return
         seconds, is_full = 0.0, False
         while not is_full:
-            await asyncio.sleep(max(_LOOK_AGAIN if self.flights else _LOOK_IDLE, _PART_OF_TIME * seconds))
+            await asyncio.sleep(max(_LOOK_AGAIN if self.flights else _LOOK_IDLE, _PAUSE_FACTOR * seconds))
             begin = self._loop.time()
             is_full = await self._loop.run_in_executor(_measuring, _takes_more, self._spec.temp, most * _MEGABYTE)
             seconds = self._loop.time() - begin
