@@ -251,6 +251,26 @@ static int on_unpack_event(State *state, PyObject *args)
     return keep_denial();
 }
 
+/* sys._getframe() is by far the most frequent one. */
+static int on_sys_event(State *state, const char *event)
+{
+    switch (event[strlen("sys.")]) {
+    case '_':
+        return is(event, "sys._current_frames") || is(event, "sys._current_exceptions") ? refuse(state, event) : 0;
+    case 'a':
+        return is(event, "sys.addaudithook") ? refuse(state, event) : 0;
+    case 'm':
+        return begins(event, "sys.monitoring.register") && !monitoring_works() ? refuse(state, event) : 0;
+    case 's':
+        if (is(event, "sys.settrace") || is(event, "sys.setprofile")) {
+            return tracing_event(state, event, is(event, "sys.settrace") ? TRACE : PROFILE);
+        }
+        return 0;
+    default:
+        return 0;
+    }
+}
+
 static int on_event(State *state, const char *event, PyObject *args)
 {
     switch (event[0]) {
@@ -267,24 +287,19 @@ static int on_event(State *state, const char *event, PyObject *args)
     case 'i':
         return is(event, "import") ? on_import_event(state, args) : 0;
     case 's':
+        if (begins(event, "sys.")) {
+            return on_sys_event(state, event);
+        }
         if (is(event, "subprocess.Popen") || is(event, "signal.pthread_kill")) {
             return refuse_process(state, event);
         }
         if (is(event, "shutil.unpack_archive")) {
             return on_unpack_event(state, args);
         }
-        if (is(event, "sys.settrace") || is(event, "sys.setprofile")) {
-            return tracing_event(state, event, is(event, "sys.settrace") ? TRACE : PROFILE);
-        }
-        if (begins(event, "sys.monitoring.register")) {
-            return monitoring_works() ? 0 : refuse(state, event);
-        }
-        if (is(event, "socket.sethostname") || is(event, "sys.addaudithook") || is(event, "sys._current_frames") ||
-            is(event, "sys._current_exceptions") || is(event, "sqlite3.enable_load_extension") ||
-            is(event, "sqlite3.load_extension")) {
-            return refuse(state, event);
-        }
-        return 0;
+        return is(event, "socket.sethostname") || is(event, "sqlite3.enable_load_extension") ||
+                       is(event, "sqlite3.load_extension")
+                   ? refuse(state, event)
+                   : 0;
     case 'c':
         if (begins(event, "ctypes.")) {
             return foreign_event(state, event, args);

@@ -105,13 +105,13 @@ int require(State *state, const char *path, unsigned wanted)
 
 /* Masks of the latest paths: the same file is often written, read and looked at in turn. Rules do not change during an
  * activation. */
-enum { LATEST_BITS = 6, LATEST = 1 << LATEST_BITS, LONGEST_KEPT = 192 };
+enum { PLACE_BITS = 7, PLACES = 1 << PLACE_BITS, LONGEST_KEPT = 192 };
 static struct {
     uint64_t serial; /* of the activation */
     size_t length;
     unsigned mask;
     char path[LONGEST_KEPT];
-} latest[LATEST];
+} latest[PLACES];
 
 /* The rules that all subjects share have changed. */
 void location_masks_forget(void)
@@ -119,18 +119,9 @@ void location_masks_forget(void)
     memset(latest, 0, sizeof latest);
 }
 
-/* Mixes the last letters of a path, in which the files of a folder differ. */
-static size_t place_of(const char *path, size_t length)
-{
-    uint64_t letters = 0;
-    size_t count = length < sizeof letters ? length : sizeof letters;
-    memcpy(&letters, path + length - count, count);
-    return (size_t)((letters + length) * 0x9E3779B97F4A7C15ULL >> (64 - LATEST_BITS));
-}
-
 unsigned location_mask(State *state, const char *path)
 {
-    size_t length = strlen(path), at = place_of(path, length);
+    size_t length = strlen(path), at = path_place(path, length, PLACE_BITS);
     if (latest[at].serial == state->serial && latest[at].length == length && LIKELY(!candidates_held) &&
         memcmp(latest[at].path, path, length) == 0) {
         return latest[at].mask;
@@ -162,12 +153,12 @@ static int open_handle(const char *path, int how, bool directory)
 }
 
 /* Folders of code that are known to be reached without a link, with the end of that knowledge. */
-enum { KNOWN_FOLDERS = 128, SECONDS_KNOWN = 1 };
+enum { SECONDS_KNOWN = 1 };
 static struct {
     size_t length;
     time_t until;
     char path[LONGEST_KEPT];
-} known_folders[KNOWN_FOLDERS];
+} known_folders[PLACES];
 
 /* Whether no subject can put a link anywhere on the path: it is code of the host, or a folder above it. */
 static bool stays_in_place(unsigned mask)
@@ -187,8 +178,7 @@ static bool folder_has_no_link(const char *path, size_t length)
     if (length == 0) {
         return true; /* the root */
     }
-    size_t letters = (unsigned char)path[length - 1] * 5u + (unsigned char)path[length / 2] * 3u;
-    size_t at = (length + letters) % KNOWN_FOLDERS;
+    size_t at = path_place(path, length, PLACE_BITS);
     if (known_folders[at].length == length && now.tv_sec < known_folders[at].until &&
         memcmp(known_folders[at].path, path, length) == 0) {
         return true;

@@ -40,7 +40,7 @@ static PyTypeObject Finaliser_Type = {
 };
 
 static newfunc type_new_original = NULL;
-PyObject *finaliser_name = NULL; /* where a class keeps its finaliser; refused to guarded code */
+static PyObject *finaliser_name = NULL;
 
 static void guarded_finalize(PyObject *object)
 {
@@ -92,7 +92,7 @@ static PyObject *type_new(PyTypeObject *meta, PyObject *args, PyObject *kwargs)
 
 int finalizers_ready(void)
 {
-    finaliser_name = PyUnicode_InternFromString("__democrai_finaliser__");
+    finaliser_name = PyUnicode_InternFromString(FINALISER_NAME);
     if (finaliser_name == NULL || PyType_Ready(&Finaliser_Type) < 0) {
         return -1;
     }

@@ -66,13 +66,18 @@ static int package_of(const State *state, char *out, size_t room)
     return used > 0 && (size_t)used < room ? used : -1;
 }
 
+static bool is_of_extension(PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8(name);
+    PyErr_Clear();
+    return text != NULL && strncmp(text, EXTENSIONS, strlen(EXTENSIONS)) == 0;
+}
+
 /* Extensions share a process, not their modules: one that held another's could put functions into it. */
 static bool is_of_others(const State *state, PyObject *name)
 {
-    const char *text = PyUnicode_AsUTF8(name);
-    if (text == NULL || strncmp(text, EXTENSIONS, strlen(EXTENSIONS)) != 0 ||
-        strchr(text + strlen(EXTENSIONS), '.') == NULL) {
-        PyErr_Clear();
+    const char *text = is_of_extension(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (text == NULL || strchr(text + strlen(EXTENSIONS), '.') == NULL) {
         return false;
     }
     for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
@@ -106,11 +111,38 @@ static int check_sensitive(State *state, PyObject *root, bool ask_frame)
     return import_allowed(state, root) ? 0 : refuse(state, root);
 }
 
+/* Names that any subject may import while these are the sensitive roots. Owned; most import statements repeat one. */
+enum { PLAIN_BITS = 8 };
+static PyObject *plain_names[1 << PLAIN_BITS], *plain_under = NULL;
+
+static PyObject **place_of(const PyObject *name)
+{
+    return &plain_names[(uintptr_t)name * 0x9E3779B97F4A7C15ULL >> (64 - PLAIN_BITS)];
+}
+
+static bool is_plain(PyObject *name)
+{
+    return *place_of(name) == name && LIKELY(plain_under == sensitive_roots);
+}
+
+static void note_plain(PyObject *name)
+{
+    if (plain_under != sensitive_roots) {
+        for (size_t i = 0; i < sizeof plain_names / sizeof *plain_names; i++) {
+            Py_CLEAR(plain_names[i]);
+        }
+        Py_XSETREF(plain_under, Py_NewRef(sensitive_roots));
+    }
+    if (PyUnicode_CheckExact(name)) {
+        Py_XSETREF(*place_of(name), Py_NewRef(name));
+    }
+}
+
 /* -1 with an exception when the module is sensitive and the subject's own code asks for it. A library below the
  * read-only code roots may import it (numpy does); what it then calls is refused at the call. */
 int import_check(State *state, PyObject *name, bool ask_frame)
 {
-    if (!PyUnicode_Check(name) || sensitive_roots == NULL) {
+    if (!PyUnicode_Check(name) || sensitive_roots == NULL || is_plain(name)) {
         return 0;
     }
     if (UNLIKELY(is_of_others(state, name))) {
@@ -120,7 +152,11 @@ int import_check(State *state, PyObject *name, bool ask_frame)
     if (root == NULL) {
         return -1;
     }
-    int result = UNLIKELY(PySet_Contains(sensitive_roots, root) == 1) ? check_sensitive(state, root, ask_frame) : 0;
+    int sensitive = PySet_Contains(sensitive_roots, root);
+    int result = UNLIKELY(sensitive == 1) ? check_sensitive(state, root, ask_frame) : 0;
+    if (sensitive == 0 && !is_of_extension(name)) {
+        note_plain(name);
+    }
     Py_DECREF(root);
     return result;
 }
@@ -182,7 +218,7 @@ static PyObject *import_checked(PyObject *name, PyObject *globals, PyObject *loc
     if (state != NULL && level == 0 && import_check(state, name, true) < 0) {
         return NULL;
     }
-    if (UNLIKELY(finders_suspect) && state == NULL) {
+    if (state == NULL && UNLIKELY(finders_suspect)) {
         forget_missing_finders();
     }
     PyObject *result = PyImport_ImportModuleLevelObject(name, globals, locals, fromlist, level);

@@ -36,7 +36,7 @@ int task_patch(PyObject *module);
 int asyncio_patch(PyObject *module);
 
 /* ---- finalizers.c -------------------------------------------------------------------------------------------- */
-extern PyObject *finaliser_name;
+#define FINALISER_NAME "__democrai_finaliser__" /* where a class keeps its finalizer; refused to guarded code */
 int finalizers_ready(void);
 int guard_finaliser(State *state, PyTypeObject *type);
 

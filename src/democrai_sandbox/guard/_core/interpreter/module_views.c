@@ -15,10 +15,12 @@ static PyObject *complete = NULL; /* our modules that were loaded before a guard
 static bool is_our_name(PyObject *name)
 {
     static const char prefix[] = "democrai_sandbox";
-    const char *text = name && PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
-    PyErr_Clear();
-    bool ours = text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0 && strchr(".", text[sizeof prefix - 1]);
-    return ours || (text != NULL && strcmp(text, "builtins") == 0); /* all functions look up names there */
+    if (name == NULL || !PyUnicode_CheckExact(name) || !PyUnicode_IS_COMPACT_ASCII(name)) {
+        return false;
+    }
+    const char *text = (const char *)PyUnicode_1BYTE_DATA(name);
+    bool ours = strncmp(text, prefix, sizeof prefix - 1) == 0 && strchr(".", text[sizeof prefix - 1]);
+    return ours || TEXT_EQUALS(name, "builtins"); /* all functions look up names there */
 }
 
 /* "os" has the environment, and "sys" says where bytecode goes. */
@@ -64,6 +66,8 @@ static bool function_is_ours(PyObject *function)
     return PyFunction_Check(function) && code_is_ours((PyCodeObject *)PyFunction_GET_CODE(function));
 }
 
+static PyObject *name_of_module = NULL; /* "__name__" */
+
 /* ---- getters ------------------------------------------------------------------------------------ */
 
 static PyObject *module_dict(PyObject *module, void *unused)
@@ -73,7 +77,7 @@ static PyObject *module_dict(PyObject *module, void *unused)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     bool hidden =
-        state_guarding() != NULL && (is_shared(module) || (is_our_name(PyDict_GetItemString(dict, "__name__")) &&
+        state_guarding() != NULL && (is_shared(module) || (is_our_name(PyDict_GetItem(dict, name_of_module)) &&
                                                            (is_complete(module) || !frame_is_import_machinery())));
     return hidden ? PyDict_Copy(dict) : Py_NewRef(dict);
 }
@@ -156,7 +160,8 @@ static int defaults_ready(void)
 
 int module_views_ready(void)
 {
-    if (defaults_ready() < 0) {
+    name_of_module = PyUnicode_InternFromString("__name__");
+    if (name_of_module == NULL || defaults_ready() < 0) {
         return -1;
     }
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) {

@@ -170,17 +170,15 @@ static const char *damage(int fd)
         return NULL;
     }
     uint64_t size = (uint64_t)info.st_size;
-    for (unsigned i = 0; i < head.e_phnum; i++) {
-        ElfW(Phdr) part;
-        uint64_t at = head.e_phoff + (uint64_t)i * sizeof part;
-        if (at > size || pread(fd, &part, sizeof part, (off_t)at) != (ssize_t)sizeof part) {
-            return "the file is truncated";
-        }
-        if (part.p_type == PT_LOAD && (part.p_offset > size || part.p_filesz > size - part.p_offset)) {
-            return "the file is truncated";
-        }
+    size_t length = head.e_phnum * sizeof(ElfW(Phdr));
+    ElfW(Phdr) *parts = PyMem_Malloc(length);
+    bool sound = head.e_phoff <= size && parts && pread(fd, parts, length, (off_t)head.e_phoff) == (ssize_t)length;
+    for (unsigned i = 0; sound && i < head.e_phnum; i++) {
+        sound = parts[i].p_type != PT_LOAD ||
+                (parts[i].p_offset <= size && parts[i].p_filesz <= size - parts[i].p_offset);
     }
-    return NULL;
+    PyMem_Free(parts);
+    return sound ? NULL : "the file is truncated";
 }
 
 /* The loader of the system maps a truncated file; reading past its end would kill the process by a signal. */

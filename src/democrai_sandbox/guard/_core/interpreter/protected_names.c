@@ -11,9 +11,13 @@ int set_type_attribute(PyObject *type, PyObject *name, PyObject *value)
     return type_setattro_original(type, name, value);
 }
 
+static const char prefix[] = "democrai_sandbox";
+
 static bool is_ours(PyObject *name)
 {
-    static const char prefix[] = "democrai_sandbox";
+    if (name != NULL && PyUnicode_Check(name) && LIKELY(PyUnicode_IS_COMPACT_ASCII(name))) {
+        return strncmp((const char *)PyUnicode_1BYTE_DATA(name), prefix, sizeof prefix - 1) == 0;
+    }
     const char *text = name && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     if (text == NULL) {
         PyErr_Clear();
@@ -23,27 +27,33 @@ static bool is_ours(PyObject *name)
 
 static PyObject *module_name = NULL; /* "__module__", interned: types look others up without their cache */
 
+/* Whether a class was defined in one of our modules; -1 with an exception. */
+static int is_our_class(PyTypeObject *type)
+{
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
+        return strncmp(type->tp_name, prefix, sizeof prefix - 1) == 0;
+    }
+    PyObject *module = PyDict_GetItemWithError(type->tp_dict, module_name);
+    return module ? is_ours(module) : PyErr_Occurred() ? -1 : 0;
+}
+
 static int type_setattro(PyObject *type, PyObject *name, PyObject *value)
 {
     State *state = state_guarding();
     if (LIKELY(state == NULL) || !PyUnicode_Check(name)) {
         return type_setattro_original(type, name, value);
     }
-    PyObject *module = PyObject_GetAttr(type, module_name);
-    if (module == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    int ours = is_our_class((PyTypeObject *)type);
+    if (ours < 0) {
         return -1;
     }
-    bool layout = PyUnicode_CompareWithASCIIString(name, "_type_") == 0 && is_foreign_type((PyTypeObject *)type);
-    bool refused = is_ours(module) || is_environment_type(type) || PyUnicode_Compare(name, finaliser_name) == 0 ||
-                   (layout && !caller_is_library());
-    Py_XDECREF(module);
-    PyErr_Clear();
-    if (refused) {
+    bool layout = TEXT_EQUALS(name, "_type_") && is_foreign_type((PyTypeObject *)type);
+    if (ours || is_environment_type(type) || TEXT_EQUALS(name, FINALISER_NAME) || (layout && !caller_is_library())) {
         deny(state, DENY_TAMPER, "use", name);
         return -1;
     }
     int result = type_setattro_original(type, name, value);
-    if (result == 0 && value != NULL && PyUnicode_CompareWithASCIIString(name, "__del__") == 0) {
+    if (result == 0 && value != NULL && TEXT_EQUALS(name, "__del__")) {
         result = guard_finaliser(state, (PyTypeObject *)type);
     }
     return result;
@@ -72,7 +82,7 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
     if (UNLIKELY(state != NULL)) {
         PyObject *own = PyModule_GetNameObject(module);
         bool ours = is_ours(own) && !caller_is_importlib();
-        bool builtins = own && PyUnicode_CompareWithASCIIString(own, "builtins") == 0;
+        bool builtins = own && TEXT_EQUALS(own, "builtins");
         if (ours && value != NULL && caller_is_library() && is_borrowed(module, name)) {
             Py_DECREF(own);
             return 0; /* libraries for tests replace the clock in all modules; ours keep it */

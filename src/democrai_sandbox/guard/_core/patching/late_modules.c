@@ -15,6 +15,7 @@ typedef struct {
     PyObject *name;
     PyObject *done;   /* the module that was patched last */
     Py_ssize_t names; /* how many a module had that was still being imported at the last look; -1 for others */
+    bool listed;      /* in the table of patched builtins or types */
     bool native;      /* looked for until native_modules.c patches those that are created */
     bool busy;        /* being patched, which may import others */
 } Awaited;
@@ -22,11 +23,12 @@ typedef struct {
 static Awaited *awaited = NULL;
 static Py_ssize_t awaited_count = 0, incomplete = 0;
 
-static int await_name(PyObject *name, bool native)
+static int await_name(PyObject *name, bool listed, bool native)
 {
     look_at_all_modules = true;
     for (Py_ssize_t i = 0; i < awaited_count; i++) {
         if (PyUnicode_Compare(awaited[i].name, name) == 0) {
+            awaited[i].listed = awaited[i].listed || listed;
             awaited[i].native = awaited[i].native && native;
             Py_CLEAR(awaited[i].done);
             return 0;
@@ -38,14 +40,14 @@ static int await_name(PyObject *name, bool native)
         return -1;
     }
     awaited = grown;
-    awaited[awaited_count++] = (Awaited){.name = Py_NewRef(name), .names = -1, .native = native};
+    awaited[awaited_count++] = (Awaited){.name = Py_NewRef(name), .names = -1, .listed = listed, .native = native};
     return 0;
 }
 
 static int await_text(const char *text, bool native)
 {
     PyObject *name = PyUnicode_InternFromString(text);
-    int result = name ? await_name(name, native) : -1;
+    int result = name ? await_name(name, true, native) : -1;
     Py_XDECREF(name);
     return result;
 }
@@ -175,7 +177,7 @@ int adapters_set(PyObject *functions)
     }
     PyObject_GC_UnTrack(adapters);
     while (PyDict_Next(adapters, &position, &name, &function)) {
-        if (await_name(name, false) < 0) {
+        if (await_name(name, false, false) < 0) {
             return -1;
         }
     }
@@ -185,7 +187,7 @@ int adapters_set(PyObject *functions)
 int diverted_await(PyObject *diverted)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(diverted); i++) {
-        if (await_name(PyTuple_GET_ITEM(PyTuple_GET_ITEM(diverted, i), 0), false) < 0) {
+        if (await_name(PyTuple_GET_ITEM(PyTuple_GET_ITEM(diverted, i), 0), false, false) < 0) {
             return -1;
         }
     }
@@ -270,7 +272,8 @@ static int look_at(Py_ssize_t index, PyObject *module)
     }
     PyObject *name = entry->name;
     entry->busy = true;
-    int result = patch_module(PyUnicode_AsUTF8(name), module);
+    const char *text = PyUnicode_AsUTF8(name);
+    int result = entry->listed ? patch_module(text, module) : divert_module(text, module);
     int suited = result < 0 ? -1 : tolerate(adapt(name, module));
     bool finished = result == 1 && suited == 1 && !is_initialising(module);
     entry = &awaited[index]; /* the list may have grown and moved */

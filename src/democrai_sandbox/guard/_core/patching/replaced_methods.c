@@ -128,9 +128,10 @@ static PyTypeObject *native_type(PyObject *module, PyObject *name)
 int divert_module(const char *name, PyObject *module)
 {
     int done = 1;
+    size_t length = strlen(name);
     for (Py_ssize_t i = 0; table != NULL && i < PyTuple_GET_SIZE(table); i++) {
         PyObject *row = PyTuple_GET_ITEM(table, i);
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(row, 0), name) != 0) {
+        if (!text_equals(PyTuple_GET_ITEM(row, 0), name, length)) {
             continue;
         }
         PyTypeObject *type = native_type(module, PyTuple_GET_ITEM(row, 1));

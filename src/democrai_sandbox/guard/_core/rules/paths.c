@@ -95,11 +95,18 @@ static const char *path_bytes(PyObject *object, Py_ssize_t *length, PyObject **h
     return PyBytes_AS_STRING(*held);
 }
 
-/* The length of a path that is normal already, because no part is empty or begins with a dot; otherwise 0. */
+/* Whether the part of a path that begins here is empty, "." or ".."; also for others that begin with two dots. */
+static inline bool is_special(const char *part)
+{
+    return *part == '/' || *part == '\0' ||
+           (*part == '.' && (part[1] == '/' || part[1] == '.' || part[1] == '\0'));
+}
+
+/* The length of a path that is normal already, because no part is special; otherwise 0. */
 static size_t normal_length(const char *raw)
 {
     const char *p = raw;
-    while (*p == '/' && p[1] != '/' && p[1] != '.' && p[1] != '\0') {
+    while (*p == '/' && !is_special(p + 1)) {
         p = strchrnul(p + 1, '/');
     }
     return *p == '\0' ? (size_t)(p - raw) : 0;

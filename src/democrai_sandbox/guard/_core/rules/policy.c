@@ -13,70 +13,75 @@
 
 static uint64_t next_policy_id = 1;
 
-/* The last folder that a key was computed in, with its part of the key: most paths follow others of the same folder.
- * Protected by the GIL, with which every key is computed. */
+/* Parts of keys for the latest folders: most paths follow others of the same folders. Protected by the GIL, with which
+ * every key is computed. */
+enum { FOLDER_BITS = 4, DEEPEST = 32, LONGEST_FOLDER = 256 };
 static struct {
     size_t length; /* 0: none */
     int count;
-    char path[256];
-    uint64_t hash[64];
-    uint16_t lengths[64];
-} last_folder;
+    char path[LONGEST_FOLDER];
+    uint64_t hash[DEEPEST];
+    uint16_t lengths[DEEPEST];
+} folders[1 << FOLDER_BITS];
 
-/* Starts the key with the last folder, if the path is below it; returns where to go on. */
-static const char *start_key(PathKey *key, const char *path)
+/* Begins the key with a folder of which the parts are known. */
+static bool start_key(PathKey *key, const char *path, size_t length)
 {
-    static const uint64_t root = (14695981039346656037ULL ^ '/') * 1099511628211ULL;
-    size_t length = last_folder.length, count = (size_t)last_folder.count;
-    key->path = path;
-    if (length > 0 && strncmp(path, last_folder.path, length) == 0 && path[length] == '/') {
-        memcpy(key->hash, last_folder.hash, count * sizeof *key->hash);
-        memcpy(key->length, last_folder.lengths, count * sizeof *key->length);
-        key->count = (int)count;
-        return path + length;
+    size_t at = path_place(path, length, FOLDER_BITS), count = (size_t)folders[at].count;
+    if (length == 0 || folders[at].length != length || memcmp(path, folders[at].path, length) != 0) {
+        return false;
     }
-    key->hash[0] = root;
-    key->length[0] = 1;
-    key->count = 1;
-    return path;
+    memcpy(key->hash, folders[at].hash, count * sizeof *key->hash);
+    memcpy(key->length, folders[at].lengths, count * sizeof *key->length);
+    key->count = (int)count;
+    return true;
 }
 
 static void note_folder(const PathKey *key)
 {
     size_t count = (size_t)key->count - 1, length = key->length[count - 1];
-    if (count > 1 && count <= sizeof last_folder.lengths / sizeof *last_folder.lengths &&
-        length <= sizeof last_folder.path) {
-        memcpy(last_folder.path, key->path, length);
-        memcpy(last_folder.hash, key->hash, count * sizeof *key->hash);
-        memcpy(last_folder.lengths, key->length, count * sizeof *key->length);
-        last_folder.count = (int)count;
-        last_folder.length = length;
+    if (count > 1 && count <= DEEPEST && length <= LONGEST_FOLDER) {
+        size_t at = path_place(key->path, length, FOLDER_BITS);
+        memcpy(folders[at].path, key->path, length);
+        memcpy(folders[at].hash, key->hash, count * sizeof *key->hash);
+        memcpy(folders[at].lengths, key->length, count * sizeof *key->length);
+        folders[at].count = (int)count;
+        folders[at].length = length;
     }
 }
 
 /* FNV-1a, taken at every component boundary. Collisions are harmless: an entry's text is compared before it counts. */
+static uint64_t with_letter(uint64_t hash, char letter)
+{
+    return (hash ^ (unsigned char)letter) * 1099511628211ULL;
+}
+
 void path_key(PathKey *key, const char *path)
 {
-    const char *p = start_key(key, path);
-    if (p == path && path[1] == '\0') {
-        return;
+    size_t folder = (size_t)(strrchr(path, '/') - path);
+    bool known = start_key(key, path, folder);
+    const char *p = path + (known ? folder : 0) + 1;
+    key->path = path;
+    if (!known) {
+        key->hash[0] = with_letter(14695981039346656037ULL, '/');
+        key->length[0] = 1;
+        key->count = 1;
     }
-    int known = key->count;
-    uint64_t hash = key->hash[known - 1];
-    /* the first slash is part of the hash of the root already */
-    for (p += p == path;; p++) {
+    if (*p == '\0') {
+        return; /* the root */
+    }
+    uint64_t hash = known ? with_letter(key->hash[key->count - 1], '/') : key->hash[0];
+    for (;; p++) {
         if (*p == '/' || *p == '\0') {
-            if (known == 1 || p > path + key->length[known - 1]) { /* the last folder is in the key already */
-                key->hash[key->count] = hash;
-                key->length[key->count++] = (uint16_t)(p - path);
-            }
-            if (*p == '\0') {
-                break;
-            }
+            key->hash[key->count] = hash;
+            key->length[key->count++] = (uint16_t)(p - path);
         }
-        hash = (hash ^ (unsigned char)*p) * 1099511628211ULL;
+        if (*p == '\0') {
+            break;
+        }
+        hash = with_letter(hash, *p);
     }
-    if (key->count != known + 1 || known == 1) {
+    if (!known) {
         note_folder(key);
     }
 }
@@ -174,57 +179,95 @@ static bool is_importable_from(const PathKey *key, const uint16_t *bases, int co
     return is;
 }
 
+/* Result of the entries for the first folders of a path. */
+typedef struct {
+    unsigned mask, owned;
+    bool guarded, fixed;
+    int count;
+    uint16_t bases[MOST_NESTED]; /* folders of the application; looked into last, where no entry gives reading */
+} Walk;
+
+/* Adds the entry for one prefix of the path. Returns whether a protected path lies below it. */
+static bool add_entry(Walk *walk, const Policy *policy, const PathKey *key, int at)
+{
+    if (LIKELY(!(*listed_word(policy, key->hash[at]) & listed_bit(key->hash[at])))) {
+        return false;
+    }
+    const Entry *entry = find_slot(policy, key->hash[at], key->path, key->length[at]);
+    if (LIKELY(entry->length == 0)) {
+        return false;
+    }
+    if (entry->is_protected) {
+        walk->mask = 0;
+        walk->count = 0;
+        walk->guarded = true;
+        return false;
+    }
+    walk->guarded = walk->guarded && entry->owned == 0; /* what the runtime gave to this subject opens again below */
+    unsigned given = entry->declared | entry->owned;
+    if (UNLIKELY(given & FLAG_IMPORTABLE)) {
+        given &= ~(unsigned)FLAG_IMPORTABLE;
+        walk->count = walk->count < MOST_NESTED ? walk->count : MOST_NESTED - 1;
+        walk->bases[walk->count] = key->length[at];
+        walk->count += walk->guarded ? 0 : 1;
+    }
+    walk->mask |= walk->guarded ? 0 : given;
+    walk->owned |= entry->owned;
+    walk->fixed = entry->read_only || (walk->fixed && !(given & OP_WRITING));
+    if (entry->read_only) { /* the installer writes the environment it was given */
+        walk->mask = (walk->mask & ~OP_WRITING) | (walk->owned & OP_WRITING);
+    }
+    return entry->above_protected;
+}
+
+/* The latest walks to folders, with the policies, which never change. */
+enum { WALK_BITS = 5 };
+static struct {
+    uint64_t id; /* of the policy */
+    size_t length;
+    Walk walk;
+    char path[LONGEST_FOLDER];
+} walks[1 << WALK_BITS];
+
+static Walk walk_to_folder(const Policy *policy, const PathKey *key)
+{
+    Walk walk = {.mask = 0};
+    size_t length = key->count > 1 ? key->length[key->count - 2] : 0;
+    size_t at = (path_place(key->path, length, WALK_BITS) + policy->id) % (1 << WALK_BITS);
+    if (walks[at].id == policy->id && walks[at].length == length && memcmp(walks[at].path, key->path, length) == 0) {
+        return walks[at].walk;
+    }
+    for (int i = 0; i < key->count - 1; i++) {
+        add_entry(&walk, policy, key, i);
+    }
+    if (length <= LONGEST_FOLDER) {
+        walks[at].id = policy->id;
+        walks[at].length = length;
+        walks[at].walk = walk;
+        memcpy(walks[at].path, key->path, length);
+    }
+    return walk;
+}
+
 /* The mask of a policy in addition to another mask; skips the lookup for reading if it is allowed already. */
 unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other)
 {
-    unsigned mask = 0, owned = 0;
-    bool guarded = false, above = false, fixed = false;
-    uint16_t
-        bases[MOST_NESTED]; /* folders of the application; looked into last, and only where no entry gives reading */
-    int count = 0;
     if (policy->slots == 0) {
         return 0;
     }
-    for (int i = 0; i < key->count; i++) {
-        if (LIKELY(!(*listed_word(policy, key->hash[i]) & listed_bit(key->hash[i])))) {
-            continue;
-        }
-        const Entry *entry = find_slot(policy, key->hash[i], key->path, key->length[i]);
-        if (LIKELY(entry->length == 0)) {
-            continue;
-        }
-        if (entry->is_protected) {
-            mask = 0;
-            count = 0;
-            guarded = true;
-            continue;
-        }
-        guarded = guarded && entry->owned == 0; /* what the runtime gave to this subject opens again below */
-        unsigned given = entry->declared | entry->owned;
-        if (UNLIKELY(given & FLAG_IMPORTABLE)) {
-            given &= ~(unsigned)FLAG_IMPORTABLE;
-            count = count < MOST_NESTED ? count : MOST_NESTED - 1;
-            bases[count] = key->length[i];
-            count += guarded ? 0 : 1;
-        }
-        mask |= guarded ? 0 : given;
-        owned |= entry->owned;
-        fixed = entry->read_only || (fixed && !(given & OP_WRITING));
-        if (entry->read_only) {
-            mask = (mask & ~OP_WRITING) | (owned & OP_WRITING); /* the installer writes the environment it was given */
-        }
-        if (entry->above_protected && i == key->count - 1) {
-            /* moving the folder away would carry the protected file out of its place, and planting a link where the
-             * folder is still missing would decide where the host puts the file */
-            mask &= ~(OP_DELETE | OP_CREATE);
-            above = true;
-        }
+    Walk walk = walk_to_folder(policy, key);
+    unsigned above = 0;
+    if (add_entry(&walk, policy, key, key->count - 1)) {
+        /* moving the folder away would carry the protected file out of its place, and planting a link where the
+         * folder is still missing would decide where the host puts the file */
+        walk.mask &= ~(unsigned)(OP_DELETE | OP_CREATE);
+        above = FLAG_ABOVE;
     }
-    if (UNLIKELY(count > 0) && !guarded && !((mask | given_by_other) & OP_READ) &&
-        is_importable_from(key, bases, count)) {
-        mask |= OP_READ;
+    if (UNLIKELY(walk.count > 0) && !walk.guarded && !((walk.mask | given_by_other) & OP_READ) &&
+        is_importable_from(key, walk.bases, walk.count)) {
+        walk.mask |= OP_READ;
     }
-    return mask | (guarded ? FLAG_PROTECTED : 0u) | (above ? FLAG_ABOVE : 0u) | (fixed ? FLAG_READ_ONLY : 0u);
+    return walk.mask | above | (walk.guarded ? FLAG_PROTECTED : 0u) | (walk.fixed ? FLAG_READ_ONLY : 0u);
 }
 
 unsigned policy_mask(const Policy *policy, const PathKey *key)

@@ -25,6 +25,19 @@
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* Whether a str has this text of ASCII characters. */
+static inline bool text_equals(PyObject *object, const char *text, size_t length)
+{
+    if (LIKELY(PyUnicode_IS_COMPACT_ASCII(object))) {
+        return (size_t)PyUnicode_GET_LENGTH(object) == length &&
+               memcmp(PyUnicode_1BYTE_DATA(object), text, length) == 0;
+    }
+    return PyUnicode_CompareWithASCIIString(object, text) == 0;
+}
+
+#define TEXT_EQUALS(object, literal) text_equals(object, "" literal, sizeof literal - 1)
+
 /* The value of a hexadecimal digit; -1 for any other character. */
 static inline int hex_digit(char c)
 {
@@ -69,6 +82,18 @@ typedef struct {
 int path_is_descriptor(PyObject *object);
 PyObject *path_exact(PyObject *object);
 int path_text(PyObject *object, PathText *out);
+/* Place of a path in a table. Mixes the last letters, in which the files of a folder differ. */
+static inline size_t path_place(const char *path, size_t length, int bits)
+{
+    uint64_t letters = 0;
+    if (LIKELY(length >= sizeof letters)) {
+        memcpy(&letters, path + length - sizeof letters, sizeof letters);
+    }
+    else {
+        memcpy(&letters, path, length);
+    }
+    return (size_t)((letters + length) * 0x9E3779B97F4A7C15ULL >> (64 - bits));
+}
 int path_text_at(PyObject *object, const char *base, PathText *out);
 int path_canonical(const char *raw, int follow, char *out);
 int path_normalise(const char *raw, char *out);
