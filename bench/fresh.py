@@ -1,7 +1,10 @@
-"""One import in a new process: `python -m bench.fresh MODE PACKAGE FOLDER` prints its nanoseconds.
+"""One import in a new process: `python -m bench.fresh MODE PACKAGE FOLDER`.
 
-Without a package it prints the names of the modules that the guard has loaded by then. Every mode loads those before
-the measurement: otherwise a package would find more of the standard library loaded with a guard than without.
+The first line of standard input is a list of modules to load before the measurement; the process then prints "ready",
+waits for another line, and prints the nanoseconds of the import.
+
+Without a package it prints the names of the modules that the guard has loaded by then. Every mode loads those first:
+otherwise a package would find more of the standard library loaded with a guard than without.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ def main() -> None:
     if not package:
         print(json.dumps(sorted(name for name in sys.modules if name.partition(".")[0] not in OWN)))
         return
-    load(json.loads(sys.stdin.read()))
+    load(json.loads(sys.stdin.readline()))
+    print("ready", flush=True)
+    sys.stdin.readline()
     with entered.guard([folder]):
         start = process_time_ns()
         importlib.import_module(package)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from bench.decisions import Database
@@ -20,6 +20,13 @@ IDLE_LIMIT = 1.05
 PARTS = 4
 SHORT_PARTS = 12
 """For rows with a limit of a few percent: parts so short that many fit between two scheduler interrupts."""
+
+
+class Startable(Protocol):
+    """Loop of a case that is measured in all modes at the same time."""
+
+    def start(self) -> None:
+        """Prepare the next turn."""
 
 
 class UnavailableError(Exception):
@@ -68,6 +75,9 @@ class Case:
     """Factor for the length of samples: an operation of a millisecond needs more than a dozen turns to warm up."""
     beside: bool = False
     """Whether the loop runs on the server's processor, which is much steadier for loops that wait for each answer."""
+    together: bool = False
+    """Whether all modes run at the same time, on one processor: the scheduler alternates between them every few
+    milliseconds, so they have the same disturbances. The loops have a method `start()`, which is called before."""
     database: Database | None = None
     """Data of the access-policy service; such a case is measured where the guard asks that service."""
     within: float | None = None

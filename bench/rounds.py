@@ -80,7 +80,10 @@ class Campaign:
     def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
         able = [worker for worker in workers if _is_wanted(case, worker.mode) and self._warm_up(case, worker)]
         for _ in range(self._rounds(case)):
-            times = {worker.column: self._sample(case, worker) for worker in self._shuffled(able)}
+            if case.together:
+                times = self._sample_together(case, self._shuffled(able))
+            else:
+                times = {worker.column: self._sample(case, worker) for worker in self._shuffled(able)}
             self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
 
     def _rounds(self, case: Case) -> int:
@@ -116,6 +119,18 @@ class Campaign:
         except WorkerError as error:
             self.measured.failures[case.name, worker.column] = str(error)
             return None
+
+    def _sample_together(self, case: Case, workers: list[WorkerProcess]) -> dict[str, float | None]:
+        try:
+            for worker in workers:
+                worker.ask("start", case.name)
+                worker.answer()
+            for worker in workers:
+                worker.ask("run", case.name, 1)
+            return {worker.column: worker.answer() / case.per for worker in workers}
+        except WorkerError as error:
+            self.measured.failures.update({(case.name, worker.column): str(error) for worker in workers})
+            return {}
 
     def _shuffled(self, items: list[T]) -> list[T]:
         return self._random.sample(items, len(items))

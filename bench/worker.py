@@ -1,4 +1,7 @@
-"""One interpreter in one mode: `run <turns> <case>` on standard input, one JSON object per line as the answer."""
+"""One interpreter in one mode: `run <turns> <case>` on standard input, one JSON object per line as the answer.
+
+`start 0 <case>` comes before, if all modes run the case at the same time.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from bench.cases import CASES
 from bench.fixture import Fixture
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from bench.registry import Case, Loop
+    from bench.registry import Case, Loop, Startable
 
 
 class Worker:
@@ -31,12 +34,19 @@ class Worker:
         self._loops: dict[str, Loop] = {}
         self._guards: dict[str, AbstractContextManager[Any]] = {}
 
+    def start(self, name: str) -> None:
+        """Start the process of a case that is measured together with other modes."""
+        with self._placed(CASES[name]):
+            cast("Startable", self._loop(name)).start()
+
+    def _loop(self, name: str) -> Loop:
+        if name not in self._loops:
+            self._loops[name] = CASES[name].prepare(self._bed)
+        return self._loops[name]
+
     def measure(self, name: str, turns: int) -> int:
         """Return the nanoseconds of that many turns of a case, in the best part."""
-        case = CASES[name]
-        if name not in self._loops:
-            self._loops[name] = case.prepare(self._bed)
-        loop = self._loops[name]
+        case, loop = CASES[name], self._loop(name)
         gc.collect()
         try:
             with self._placed(case):
@@ -81,9 +91,11 @@ def main() -> None:
     gc.freeze()
     _answer(answers, python=".".join(map(str, sys.version_info[:3])))
     for line in sys.stdin:
-        _, turns, name = line.rstrip("\n").split(" ", 2)
+        verb, turns, name = line.rstrip("\n").split(" ", 2)
         try:
-            _answer(answers, ns=worker.measure(name, int(turns)))
+            if verb == "start":
+                worker.start(name)
+            _answer(answers, ns=worker.measure(name, int(turns)) if verb == "run" else 0)
         except UnavailableError as error:
             _answer(answers, error=str(error))
         except Exception as error:

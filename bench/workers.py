@@ -86,11 +86,19 @@ class WorkerProcess:
 
     def measure(self, case: str, turns: int) -> int:
         """Return the nanoseconds from the worker."""
+        self.ask("run", case, turns)
+        return self.answer()
+
+    def ask(self, verb: str, case: str, turns: int = 0) -> None:
+        """Send a request."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"run {turns} {case}\n")
+            self._process.stdin.write(f"{verb} {turns} {case}\n")
         except BrokenPipeError:
             raise WorkerError("the worker has ended") from None
+
+    def answer(self) -> int:
+        """Return the nanoseconds that the worker answers."""
         return int(self._read()["ns"])
 
     def _read(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.services.properties import examples
 
 pytestmark = pytest.mark.once  # does not depend on the interpreter
 
-NAMES = st.sampled_from(["a", "b", "c", "ab", "..x", "a.", "\udcff", "ü", " ", "%2e"])
+NAMES = st.sampled_from(["a", "b", "c", "ab", ".x", "..x", "a..b", "a.", "\udcff", "ü", " ", "%2e"])
 TOPS = st.sampled_from(["in", "in2", "out", "inx"])
 DOTS = st.sampled_from([".", "..", "", "..."])
 STEPS = st.one_of(NAMES, NAMES, TOPS, DOTS)

@@ -74,18 +74,19 @@ void bytecode_forget(void)
 /* The immutable bytes behind the argument of marshal.loads; false for any other argument. */
 bool bytecode_of(PyObject *data, Bytecode *out)
 {
-    Py_buffer *view = PyMemoryView_Check(data) ? PyMemoryView_GET_BUFFER(data) : NULL;
-    PyObject *bytes = view ? view->obj : data;
-    if (bytes == NULL || !PyBytes_CheckExact(bytes) || (view != NULL && !PyBuffer_IsContiguous(view, 'C'))) {
+    Py_buffer content;
+    bool viewed = PyMemoryView_Check(data);
+    if ((!viewed && !PyBytes_CheckExact(data)) || PyObject_GetBuffer(data, &content, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear(); /* a view that is released, or has gaps */
         return false;
     }
-    const char *start = view ? view->buf : PyBytes_AS_STRING(bytes);
-    Py_ssize_t length = view ? view->len : PyBytes_GET_SIZE(bytes), from = start - PyBytes_AS_STRING(bytes);
-    if (from < 0 || length < 0 || length > PyBytes_GET_SIZE(bytes) - from) {
-        return false;
+    PyObject *bytes = viewed ? PyMemoryView_GET_BUFFER(data)->obj : data;
+    bool immutable = bytes != NULL && PyBytes_CheckExact(bytes);
+    if (immutable) {
+        *out = (Bytecode){Py_NewRef(bytes), (const char *)content.buf - PyBytes_AS_STRING(bytes), content.len};
     }
-    *out = (Bytecode){Py_NewRef(bytes), from, length};
-    return true;
+    PyBuffer_Release(&content);
+    return immutable;
 }
 
 /* Takes over the reference to the bytes. */

@@ -452,8 +452,8 @@ static int shut_type(const char *name)
     for (Py_ssize_t i = 0; types != NULL && i < PyList_GET_SIZE(types); i++) {
         PyTypeObject *type = (PyTypeObject *)PyList_GET_ITEM(types, i);
         const char *dot = strrchr(type->tp_name, '.');
-        if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE && PyType_GetModule(type) == NULL) &&
-            strcmp(dot ? dot + 1 : type->tp_name, name) == 0) {
+        bool named = strcmp(dot ? dot + 1 : type->tp_name, name) == 0;
+        if (named && (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || PyType_GetModule(type) != NULL)) {
             type->tp_new = refuse_new;
         }
         PyErr_Clear();

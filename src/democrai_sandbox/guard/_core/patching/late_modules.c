@@ -15,7 +15,7 @@ typedef struct {
     PyObject *name;
     PyObject *done;   /* the module that was patched last */
     Py_ssize_t names; /* how many a module had that was still being imported at the last look; -1 for others */
-    bool listed;      /* in the table of patched builtins or types */
+    bool rows;        /* has patched builtins */
     bool native;      /* looked for until native_modules.c patches those that are created */
     bool busy;        /* being patched, which may import others */
 } Awaited;
@@ -23,12 +23,12 @@ typedef struct {
 static Awaited *awaited = NULL;
 static Py_ssize_t awaited_count = 0, incomplete = 0;
 
-static int await_name(PyObject *name, bool listed, bool native)
+static int await_name(PyObject *name, bool rows, bool native)
 {
     look_at_all_modules = true;
     for (Py_ssize_t i = 0; i < awaited_count; i++) {
         if (PyUnicode_Compare(awaited[i].name, name) == 0) {
-            awaited[i].listed = awaited[i].listed || listed;
+            awaited[i].rows = awaited[i].rows || rows;
             awaited[i].native = awaited[i].native && native;
             Py_CLEAR(awaited[i].done);
             return 0;
@@ -40,14 +40,14 @@ static int await_name(PyObject *name, bool listed, bool native)
         return -1;
     }
     awaited = grown;
-    awaited[awaited_count++] = (Awaited){.name = Py_NewRef(name), .names = -1, .listed = listed, .native = native};
+    awaited[awaited_count++] = (Awaited){.name = Py_NewRef(name), .names = -1, .rows = rows, .native = native};
     return 0;
 }
 
-static int await_text(const char *text, bool native)
+static int await_text(const char *text, bool rows, bool native)
 {
     PyObject *name = PyUnicode_InternFromString(text);
-    int result = name ? await_name(name, true, native) : -1;
+    int result = name ? await_name(name, rows, native) : -1;
     Py_XDECREF(name);
     return result;
 }
@@ -139,10 +139,10 @@ int late_modules_ready(void)
     sys_names = sys ? PyModule_GetDict(sys) : NULL;
     int result = sys_names ? check_versions() : -1;
     for (int i = 0; result == 0 && i < builtin_count; i++) {
-        result = await_text(builtins[i].module, true);
+        result = await_text(builtins[i].module, true, true);
     }
     for (size_t i = 0; result == 0 && i < late_count; i++) {
-        result = await_text(late[i].module, late[i].native);
+        result = await_text(late[i].module, false, late[i].native);
     }
     return result;
 }
@@ -249,7 +249,7 @@ static int patch_late(const char *name, PyObject *module)
     return complete;
 }
 
-int patch_module(const char *name, PyObject *module)
+static int patch_rows(const char *name, PyObject *module)
 {
     for (int i = 0; i < builtin_count; i++) {
         bool waiting = builtins[i].original == NULL && strcmp(builtins[i].module, name) == 0;
@@ -259,8 +259,19 @@ int patch_module(const char *name, PyObject *module)
             }
         }
     }
+    return 0;
+}
+
+static int patch_types(const char *name, PyObject *module)
+{
     int complete = patch_late(name, module), diverted = complete < 0 ? -1 : divert_module(name, module);
     return diverted < 0 ? -1 : complete && diverted;
+}
+
+/* Patches everything in a module. 1 when that is done, 0 when it is still being imported. */
+int patch_module(const char *name, PyObject *module)
+{
+    return patch_rows(name, module) < 0 ? -1 : patch_types(name, module);
 }
 
 static int look_at(Py_ssize_t index, PyObject *module)
@@ -273,7 +284,7 @@ static int look_at(Py_ssize_t index, PyObject *module)
     PyObject *name = entry->name;
     entry->busy = true;
     const char *text = PyUnicode_AsUTF8(name);
-    int result = entry->listed ? patch_module(text, module) : divert_module(text, module);
+    int result = entry->rows ? patch_module(text, module) : patch_types(text, module);
     int suited = result < 0 ? -1 : tolerate(adapt(name, module));
     bool finished = result == 1 && suited == 1 && !is_initialising(module);
     entry = &awaited[index]; /* the list may have grown and moved */
