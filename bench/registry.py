@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from bench.decisions import Database
@@ -22,8 +22,9 @@ SHORT_PARTS = 12
 """For rows with a limit of a few percent: parts so short that many fit between two scheduler interrupts."""
 
 
+@runtime_checkable
 class Startable(Protocol):
-    """Loop of a case that is measured in all modes at the same time."""
+    """Loop that has something to do before it is measured."""
 
     def start(self) -> None:
         """Prepare the next turn."""
@@ -76,8 +77,8 @@ class Case:
     beside: bool = False
     """Whether the loop runs on the server's processor, which is much steadier for loops that wait for each answer."""
     together: bool = False
-    """Whether all modes run at the same time, on one processor: the scheduler alternates between them every few
-    milliseconds, so they have the same disturbances. The loops have a method `start()`, which is called before."""
+    """Whether all modes run at the same time, on one processor with `beside`: the scheduler alternates between them
+    every few milliseconds, so they have the same disturbances. Their loops measure the time of the process."""
     database: Database | None = None
     """Data of the access-policy service; such a case is measured where the guard asks that service."""
     within: float | None = None

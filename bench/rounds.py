@@ -113,12 +113,14 @@ class Campaign:
         return max(1, round(turns * self._settings.sample_ns * case.stretch / (case.parts * elapsed)))
 
     def _sample(self, case: Case, worker: WorkerProcess) -> float | None:
-        turns = self._turns[case.name, worker.column]
         try:
-            return worker.measure(case.name, turns) / (turns * case.per)
+            return self._per_turn(case, worker, worker.measure(case.name, self._turns[case.name, worker.column]))
         except WorkerError as error:
             self.measured.failures[case.name, worker.column] = str(error)
             return None
+
+    def _per_turn(self, case: Case, worker: WorkerProcess, elapsed: int) -> float:
+        return elapsed / (self._turns[case.name, worker.column] * case.per)
 
     def _sample_together(self, case: Case, workers: list[WorkerProcess]) -> dict[str, float | None]:
         try:
@@ -126,8 +128,8 @@ class Campaign:
                 worker.ask("start", case.name)
                 worker.answer()
             for worker in workers:
-                worker.ask("run", case.name, 1)
-            return {worker.column: worker.answer() / case.per for worker in workers}
+                worker.ask("run", case.name, self._turns[case.name, worker.column])
+            return {worker.column: self._per_turn(case, worker, worker.answer()) for worker in workers}
         except WorkerError as error:
             self.measured.failures.update({(case.name, worker.column): str(error) for worker in workers})
             return {}

@@ -11,19 +11,19 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 from bench.cases import CASES
 from bench.fixture import Fixture
 from bench.modes import MODES
-from bench.registry import UnavailableError
+from bench.registry import Startable, UnavailableError
 from bench.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from bench.registry import Case, Loop, Startable
+    from bench.registry import Case, Loop
 
 
 class Worker:
@@ -35,9 +35,11 @@ class Worker:
         self._guards: dict[str, AbstractContextManager[Any]] = {}
 
     def start(self, name: str) -> None:
-        """Start the process of a case that is measured together with other modes."""
-        with self._placed(CASES[name]):
-            cast("Startable", self._loop(name)).start()
+        """Prepare the next turn of a case that is measured in all modes at the same time."""
+        loop = self._loop(name)
+        if isinstance(loop, Startable):
+            with self._placed(CASES[name]):
+                loop.start()
 
     def _loop(self, name: str) -> Loop:
         if name not in self._loops:

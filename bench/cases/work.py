@@ -160,4 +160,15 @@ for _name, _prepare in (
     ("scikit-learn: two fits", scikit_fit),
     (f"FastAPI: {REQUESTS:,} requests in memory", asgi_requests),
 ):
-    add(Case(_name, _prepare, limit=LIMIT, idle_limit=IDLE, reference=False, popular=True))
+    add(
+        Case(
+            _name,
+            _prepare,
+            limit=LIMIT,
+            idle_limit=IDLE,
+            reference=False,
+            popular=True,
+            beside=True,
+            together=True,
+        )
+    )
