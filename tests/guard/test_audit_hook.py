@@ -27,6 +27,26 @@ def coming_and_going(world):
     return {"seen": len(seen), "late": len(late), "refused": sorted(set(refused)), "alive": live_states()}
 
 
+def events_of_id(world):
+    """Return the events of id() inside a guard, without another hook and with one."""
+    import sys
+
+    from democrai_sandbox import process_guard_context
+
+    events = []
+    thing = object()
+    number = id(thing)
+
+    def same():
+        return id(thing) == number
+
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+    alone = guard.run(same)
+    sys.addaudithook(lambda event, args: events.append(args) if event == "builtins.id" else None)
+    watched = guard.run(same)
+    return alone, watched, events == [(number,)]
+
+
 def reading_code(world):
     """Return results of marshal.loads in guarded code, before and after the host adds a hook, and the hook's events."""
     from democrai_sandbox import process_guard_context
@@ -58,3 +78,7 @@ class TestHook:
     def test_code_is_read_as_without_a_guard_and_other_hooks_hear_of_it(self, case):
         """Without another hook the event is omitted; values, errors, our hook and the collector are unchanged."""
         assert case.run(reading_code) == {"same": True, "refused": ["TamperDenied", True], "seen": 6}
+
+    def test_other_hooks_still_get_the_event_of_id(self, case):
+        """Without another hook it is left out, because copies and imports call id() often."""
+        assert case.run(events_of_id) == [True, True, True]

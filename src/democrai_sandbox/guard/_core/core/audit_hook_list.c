@@ -17,6 +17,8 @@
 
 static _Py_AuditHookEntry *own = NULL;
 static bool linked = false;
+static PyMethodDef *id_entry = NULL; /* of id(), whose event guards do not need: copies and imports call it often */
+static PyCFunction id_original = NULL;
 
 static void unlink_hook(void)
 {
@@ -29,9 +31,14 @@ static void unlink_hook(void)
     }
 }
 
+static PyObject *id_without_event(PyObject *module, PyObject *object)
+{
+    return audit_hook_list_is_ours() ? PyLong_FromVoidPtr(object) : id_original(module, object);
+}
+
 /* Finds the entry of the hook, right after it was added at the end of the list. The list may move between patch
- * releases, so it is only used in the release that this was compiled for. */
-void audit_hook_list_found(Py_AuditHookFunction hook)
+ * releases, so it is only used in the release that this was compiled for. `id` is the writable entry of id(). */
+void audit_hook_list_found(Py_AuditHookFunction hook, PyMethodDef *id)
 {
     if (Py_Version != PY_VERSION_HEX) {
         return;
@@ -41,6 +48,10 @@ void audit_hook_list_found(Py_AuditHookFunction hook)
             own = entry;
             linked = true;
         }
+    }
+    if (own != NULL && id != NULL && id->ml_flags == METH_O) {
+        id_original = id->ml_meth;
+        id_entry = id;
     }
 }
 
@@ -62,6 +73,9 @@ void audit_hook_list_follow(bool guarded)
 {
     if (own == NULL || guarded == linked) {
         return;
+    }
+    if (id_entry != NULL) {
+        id_entry->ml_meth = guarded ? id_without_event : id_original;
     }
     if (guarded) {
         own->next = HEAD;

@@ -187,7 +187,7 @@ void bytecode_note(PyObject *made, Bytecode *from);
 void bytecode_forget(void);
 
 /* ---- audit_hook_list.c --------------------------------------------------------------------------------------- */
-void audit_hook_list_found(int (*hook)(const char *, PyObject *, void *));
+void audit_hook_list_found(int (*hook)(const char *, PyObject *, void *), PyMethodDef *id);
 void audit_hook_list_follow(bool guarded);
 bool audit_hook_list_is_ours(void);
 void audit_hook_list_silence(bool silent);

@@ -54,12 +54,20 @@ static void forget_made(size_t at)
     Py_DECREF(gone.from.bytes);
 }
 
-/* A module that has run does not keep its code. */
+/* A module that has run does not keep its code. Usually the module that began last ends first; the others are visited
+ * only if there is no room left. */
 static void forget_finished(void)
 {
+    bool full = running_count == RUNNING;
     for (size_t i = running_count; i-- > 0;) {
-        if (i < running_count && Py_REFCNT(running[i].code) == 1) { /* letting go may run code that forgets others */
+        if (i >= running_count) {
+            continue; /* letting go may run code that forgets others */
+        }
+        if (Py_REFCNT(running[i].code) == 1) {
             forget_made(i);
+        }
+        else if (!full) {
+            break;
         }
     }
 }

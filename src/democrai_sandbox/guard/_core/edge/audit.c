@@ -395,7 +395,7 @@ int audit_ready(void)
     if (PySys_AddAuditHook(hook, NULL) < 0) {
         return -1;
     }
-    audit_hook_list_found(hook);
+    audit_hook_list_found(hook, writable_entry("id"));
     audit_hook_list_follow(live_states > 0);
     return 0;
 }

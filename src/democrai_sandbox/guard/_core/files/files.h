@@ -38,6 +38,7 @@ int require(State *state, const char *path, unsigned wanted);
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out);
 unsigned location_mask(State *state, const char *path);
 void location_masks_forget(void);
+bool is_location_of_code(State *state, const PathText *text);
 int find_location(const PathText *text, int follow, char *path);
 int location_of(const PathText *text, int follow, char *path);
 int check_dots(State *state, const PathText *text);

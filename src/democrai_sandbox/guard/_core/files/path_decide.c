@@ -152,13 +152,13 @@ static int open_handle(const char *path, int how, bool directory)
     return open_beneath(folder, O_PATH | O_DIRECTORY, 0);
 }
 
-/* Folders of code that are known to be reached without a link, with the end of that knowledge. */
+/* Folders and files of code that are known to be reached without a link, with the end of that knowledge. */
 enum { SECONDS_KNOWN = 1 };
 static struct {
     size_t length;
     time_t until;
     char path[LONGEST_KEPT];
-} known_folders[PLACES];
+} known_places[PLACES];
 
 /* Whether no subject can put a link anywhere on the path: it is code of the host, or a folder above it. */
 static bool stays_in_place(unsigned mask)
@@ -167,8 +167,8 @@ static bool stays_in_place(unsigned mask)
     return (code || (mask & FLAG_ABOVE)) && LIKELY(!code_is_writable);
 }
 
-/* Whether the first `length` characters of the path are a folder that is reached without a link. */
-static bool folder_has_no_link(const char *path, size_t length)
+/* Whether the first `length` characters of the path are a place that is reached without a link. */
+static bool has_no_link(const char *path, size_t length)
 {
     struct timespec now;
     bool found;
@@ -179,31 +179,38 @@ static bool folder_has_no_link(const char *path, size_t length)
         return true; /* the root */
     }
     size_t at = path_place(path, length, PLACE_BITS);
-    if (known_folders[at].length == length && now.tv_sec < known_folders[at].until &&
-        memcmp(known_folders[at].path, path, length) == 0) {
+    if (known_places[at].length == length && now.tv_sec < known_places[at].until &&
+        memcmp(known_places[at].path, path, length) == 0) {
         return true;
     }
-    char folder[LONGEST_KEPT];
-    memcpy(folder, path, length);
-    folder[length] = '\0';
+    char place[LONGEST_KEPT];
+    memcpy(place, path, length);
+    place[length] = '\0';
     Py_BEGIN_ALLOW_THREADS
-    int fd = open_beneath(folder, O_PATH | O_DIRECTORY, 0);
+    int fd = open_beneath(place, O_PATH, 0);
     found = fd >= 0 && close(fd) == 0;
     Py_END_ALLOW_THREADS
     if (!found) {
         return false;
     }
-    memcpy(known_folders[at].path, path, length);
-    known_folders[at].length = length;
-    known_folders[at].until = now.tv_sec + SECONDS_KNOWN;
+    memcpy(known_places[at].path, path, length);
+    known_places[at].length = length;
+    known_places[at].until = now.tv_sec + SECONDS_KNOWN;
     return true;
+}
+
+/* Whether this is the location of a file of the host's code, without a link on the way that a subject could change. */
+bool is_location_of_code(State *state, const PathText *text)
+{
+    return !text->dotted && stays_in_place(location_mask(state, text->text)) &&
+           has_no_link(text->text, strlen(text->text));
 }
 
 /* Asks for the metadata of a path that stays in place in one system call. False if that is not possible because a link
  * leads there, or may lead there; otherwise *failed is 0 or the error. */
 static bool stat_in_place(const char *path, int how, Resolved *out, int *failed)
 {
-    if (!folder_has_no_link(path, (size_t)(strrchr(path, '/') - path))) {
+    if (!has_no_link(path, (size_t)(strrchr(path, '/') - path))) {
         return false;
     }
     Py_BEGIN_ALLOW_THREADS

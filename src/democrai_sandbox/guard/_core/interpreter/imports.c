@@ -172,7 +172,10 @@ int import_native_check(State *state, PyObject *path)
     if (path_text(path, &text) < 0) {
         return -1;
     }
-    if (location_of(&text, FOLLOW, location) < 0) {
+    if (is_location_of_code(state, &text)) {
+        strcpy(location, text.text);
+    }
+    else if (location_of(&text, FOLLOW, location) < 0) {
         Py_DECREF(text.object);
         return -1;
     }
@@ -214,7 +217,7 @@ static void forget_missing_finders(void)
 
 static PyObject *import_checked(PyObject *name, PyObject *globals, PyObject *locals, PyObject *fromlist, int level)
 {
-    State *state = state_guarding();
+    State *state = live_states > 0 ? state_guarding() : NULL;
     if (state != NULL && level == 0 && import_check(state, name, true) < 0) {
         return NULL;
     }
@@ -222,7 +225,7 @@ static PyObject *import_checked(PyObject *name, PyObject *globals, PyObject *loc
         forget_missing_finders();
     }
     PyObject *result = PyImport_ImportModuleLevelObject(name, globals, locals, fromlist, level);
-    if (UNLIKELY(modules_changed()) && result != NULL && patch_loaded_modules() < 0) {
+    if (UNLIKELY(modules_added()) && result != NULL && patch_added_modules() < 0) {
         Py_CLEAR(result);
     }
     return result;
@@ -234,8 +237,9 @@ static PyObject *guarded_import(PyObject *module, PyObject *const *args, Py_ssiz
     static const char *const names[] = {"name", "globals", "locals", "fromlist", "level"};
     PyObject *given[5] = {NULL};
     Call call = {.args = args, .nargs = nargs, .kwnames = kwnames};
+    bool complete = nargs == 5 && kwnames == NULL;
     for (int i = 0; i < 5; i++) {
-        Py_ssize_t at = i < nargs ? i : call_find(&call, -1, names[i]);
+        Py_ssize_t at = LIKELY(complete) || i < nargs ? i : call_find(&call, -1, names[i]);
         given[i] = at < 0 ? NULL : args[at];
     }
     if (given[0] == NULL || !PyUnicode_Check(given[0]) || nargs > 5) {

@@ -15,6 +15,7 @@ typedef struct {
     PyObject *name;
     PyObject *done;   /* the module that was patched last */
     Py_ssize_t names; /* how many a module had that was still being imported at the last look; -1 for others */
+    bool added;       /* to sys.modules since the last look */
     bool rows;        /* has patched builtins */
     bool native;      /* looked for until native_modules.c patches those that are created */
     bool busy;        /* being patched, which may import others */
@@ -99,10 +100,18 @@ static bool other_modules(void)
     return look_at_all_modules || version_of(modules) != seen_modules;
 }
 
-/* Whether new modules may have been loaded since the last search. */
-bool modules_changed(void)
+/* Whether modules may have been added since the last search. */
+bool modules_added(void)
 {
     return other_modules() || incomplete > 0;
+}
+
+static bool searched_all = false; /* the last search also found modules that replaced others of their name */
+
+/* Whether modules may have been added or replaced since they were last searched for. */
+bool modules_changed(void)
+{
+    return !searched_all || modules_added();
 }
 
 static int check_versions(void)
@@ -296,12 +305,40 @@ static int look_at(Py_ssize_t index, PyObject *module)
     return suited < 0 ? -1 : 0;
 }
 
+static void mark_added(PyObject *name)
+{
+    for (Py_ssize_t i = 0; PyUnicode_CheckExact(name) && i < awaited_count; i++) {
+        PyObject *known = awaited[i].name;
+        bool same = known == name || (PyUnicode_GET_LENGTH(known) == PyUnicode_GET_LENGTH(name) &&
+                                      PyUnicode_Compare(known, name) == 0);
+        awaited[i].added = awaited[i].added || same;
+    }
+}
+
+/* Marks the names that were added to sys.modules since the last call; false if that is unknown. A dict keeps its items
+ * in the order in which they were added, and in their places until it moves them to new memory. */
+static bool find_added(PyObject *table)
+{
+    static const void *last = NULL, *memory = NULL; /* only compared */
+    static Py_ssize_t end = 0;
+    PyObject *name, *module;
+    bool known = last == table && memory == ((PyDictObject *)table)->ma_keys;
+    end = known ? end : 0;
+    last = table;
+    memory = ((PyDictObject *)table)->ma_keys;
+    while (PyDict_Next(table, &end, &name, &module)) {
+        mark_added(name);
+    }
+    return known;
+}
+
 static int look(PyObject *table, Py_ssize_t index, bool all)
 {
     Awaited *entry = &awaited[index];
-    if (entry->names < 0 && !all) {
+    if (entry->names < 0 && !entry->added && !all) {
         return 0;
     }
+    entry->added = false;
     PyObject *module = PyDict_GetItemWithError(table, entry->name);
     if (module == NULL || module == entry->done) {
         awaited[index].names = -1;
@@ -313,12 +350,14 @@ static int look(PyObject *table, Py_ssize_t index, bool all)
     return result;
 }
 
-/* Patches the modules that are loaded now. While sys.modules is unchanged, only incomplete ones are visited. */
-int patch_loaded_modules(void)
+/* Patches modules that are incomplete or were added; with `all`, also those that replaced others of their name. */
+static int search(bool all)
 {
-    bool all = other_modules();
+    bool changed = other_modules();
     PyObject *table = Py_NewRef(modules); /* patching may run code that replaces sys.modules */
     int result = 0;
+    all = (changed && !find_added(table)) || all || look_at_all_modules;
+    searched_all = all;
     seen_modules = version_of(table);
     look_at_all_modules = false;
     for (Py_ssize_t i = 0; result == 0 && i < awaited_count; i++) {
@@ -331,4 +370,14 @@ int patch_loaded_modules(void)
     }
     look_at_all_modules = look_at_all_modules || result < 0;
     return result;
+}
+
+int patch_added_modules(void)
+{
+    return search(false);
+}
+
+int patch_loaded_modules(void)
+{
+    return search(true);
 }

@@ -172,6 +172,20 @@ static int make_writable(void *address)
     return 0;
 }
 
+/* The entry of a function of the builtins module, which may be changed; NULL if the module has another one there. */
+PyMethodDef *writable_entry(const char *name)
+{
+    PyObject *module = PyImport_ImportModule("builtins");
+    PyObject *function = module ? PyObject_GetAttrString(module, name) : NULL;
+    bool native = function != NULL && PyCFunction_CheckExact(function) && PyCFunction_GET_SELF(function) == module;
+    PyMethodDef *entry = native ? ((PyCFunctionObject *)function)->m_ml : NULL;
+    bool usable = entry != NULL && strcmp(entry->ml_name, name) == 0 && make_writable(&entry->ml_meth) == 0;
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    PyErr_Clear();
+    return usable ? entry : NULL;
+}
+
 static int convention(int flags)
 {
     switch (flags & ~(METH_CLASS | METH_STATIC | METH_COEXIST)) {

@@ -81,10 +81,13 @@ typedef struct {
 
 extern bool look_at_all_modules;
 void late_modules_tables(Row *table, int count, const LatePatch *patches, size_t patch_count);
+PyMethodDef *writable_entry(const char *name);
 int patch_module(const char *name, PyObject *module);
 int late_modules_ready(void);
 void late_modules_settle(void);
+int patch_added_modules(void);
 int patch_loaded_modules(void);
+bool modules_added(void);
 bool modules_changed(void);
 int adapters_set(PyObject *functions);
 int diverted_await(PyObject *rows);
