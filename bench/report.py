@@ -43,6 +43,7 @@ def legend(measured: Measured) -> str:
         "interleaved rounds, ± half the interquartile range.",
         "idle: imported and used once, caller not guarded.  guarded: caller inside a guard.",
         "noise: a second process with nothing installed.",
+        "Imports and work of packages: all processes run at the same time, on one processor.",
         "In parentheses: the reference product's time as a multiple of ours; our time.",
         "Access checks, cold starts: the guard's caller, or the host, asks the access-policy service.",
     ]

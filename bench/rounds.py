@@ -1,4 +1,4 @@
-"""Measurement: many short rounds, in each of which every mode takes its turn in random order."""
+"""Measurement: many short rounds, in each of which the modes take turns in random order, or run at the same time."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ static void forget_made(size_t at)
 }
 
 /* A module that has run does not keep its code. Usually the module that began last ends first; the others are visited
- * only if there is no room left. */
+ * only if the table is full. */
 static void forget_finished(void)
 {
     bool full = running_count == RUNNING;
