@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.decisions import Database
@@ -20,14 +20,6 @@ IDLE_LIMIT = 1.05
 PARTS = 4
 SHORT_PARTS = 12
 """For rows with a limit of a few percent: parts so short that many fit between two scheduler interrupts."""
-
-
-@runtime_checkable
-class Startable(Protocol):
-    """Loop that has something to do before it is measured."""
-
-    def start(self) -> None:
-        """Prepare the next turn."""
 
 
 class UnavailableError(Exception):

@@ -80,11 +80,12 @@ class Campaign:
     def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
         able = [worker for worker in workers if _is_wanted(case, worker.mode) and self._warm_up(case, worker)]
         for _ in range(self._rounds(case)):
+            workers = self._shuffled(able)
             if case.together:
-                times = self._sample_together(case, self._shuffled(able))
+                times = self._sample(case, [worker for worker in workers if self._started(case, worker)])
             else:
-                times = {worker.column: self._sample(case, worker) for worker in self._shuffled(able)}
-            self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
+                times = {mode: time for worker in workers for mode, time in self._sample(case, [worker]).items()}
+            self.measured.rounds[case.name].append(times)
 
     def _rounds(self, case: Case) -> int:
         """Return the rounds of a case in one generation."""
@@ -112,27 +113,35 @@ class Campaign:
             turns *= 4
         return max(1, round(turns * self._settings.sample_ns * case.stretch / (case.parts * elapsed)))
 
-    def _sample(self, case: Case, worker: WorkerProcess) -> float | None:
+    def _sample(self, case: Case, workers: list[WorkerProcess]) -> dict[str, float]:
+        """Run the case in these workers at the same time; return the nanoseconds of one operation by mode."""
+        asked = [worker for worker in workers if self._ask(case, worker, "run")]
+        times = {worker: self._answer(case, worker) for worker in asked}
+        return {
+            worker.column: elapsed / (self._turns[case.name, worker.column] * case.per)
+            for worker, elapsed in times.items()
+            if elapsed is not None
+        }
+
+    def _started(self, case: Case, worker: WorkerProcess) -> bool:
+        return self._ask(case, worker, "start") and self._answer(case, worker) is not None
+
+    def _ask(self, case: Case, worker: WorkerProcess, verb: str) -> bool:
+        """Send a request; note a failure."""
         try:
-            return self._per_turn(case, worker, worker.measure(case.name, self._turns[case.name, worker.column]))
+            worker.ask(verb, case.name, self._turns[case.name, worker.column])
+        except WorkerError as error:
+            self.measured.failures[case.name, worker.column] = str(error)
+            return False
+        return True
+
+    def _answer(self, case: Case, worker: WorkerProcess) -> int | None:
+        """Read the answer to a request; note a failure."""
+        try:
+            return worker.answer()
         except WorkerError as error:
             self.measured.failures[case.name, worker.column] = str(error)
             return None
-
-    def _per_turn(self, case: Case, worker: WorkerProcess, elapsed: int) -> float:
-        return elapsed / (self._turns[case.name, worker.column] * case.per)
-
-    def _sample_together(self, case: Case, workers: list[WorkerProcess]) -> dict[str, float | None]:
-        try:
-            for worker in workers:
-                worker.ask("start", case.name)
-                worker.answer()
-            for worker in workers:
-                worker.ask("run", case.name, self._turns[case.name, worker.column])
-            return {worker.column: self._per_turn(case, worker, worker.answer()) for worker in workers}
-        except WorkerError as error:
-            self.measured.failures.update({(case.name, worker.column): str(error) for worker in workers})
-            return {}
 
     def _shuffled(self, items: list[T]) -> list[T]:
         return self._random.sample(items, len(items))

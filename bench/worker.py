@@ -1,6 +1,6 @@
 """One interpreter in one mode: `run <turns> <case>` on standard input, one JSON object per line as the answer.
 
-`start 0 <case>` comes before, if all modes run the case at the same time.
+`start <turns> <case>` comes before, if all modes run the case at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from bench.cases import CASES
 from bench.fixture import Fixture
 from bench.modes import MODES
-from bench.registry import Startable, UnavailableError
+from bench.registry import UnavailableError
 from bench.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Worker:
         self._guards: dict[str, AbstractContextManager[Any]] = {}
 
     def start(self, name: str) -> None:
-        """Prepare the next turn of a case that is measured in all modes at the same time."""
-        loop = self._loop(name)
-        if isinstance(loop, Startable):
+        """Call the method ``start`` of the loop, if it has one, before all modes run the case at the same time."""
+        start = getattr(self._loop(name), "start", None)
+        if start is not None:
             with self._placed(CASES[name]):
-                loop.start()
+                start()
 
     def _loop(self, name: str) -> Loop:
         if name not in self._loops:
@@ -97,7 +97,9 @@ def main() -> None:
         try:
             if verb == "start":
                 worker.start(name)
-            _answer(answers, ns=worker.measure(name, int(turns)) if verb == "run" else 0)
+                _answer(answers, ns=0)
+            else:
+                _answer(answers, ns=worker.measure(name, int(turns)))
         except UnavailableError as error:
             _answer(answers, error=str(error))
         except Exception as error:

@@ -89,7 +89,7 @@ class WorkerProcess:
         self.ask("run", case, turns)
         return self.answer()
 
-    def ask(self, verb: str, case: str, turns: int = 0) -> None:
+    def ask(self, verb: str, case: str, turns: int) -> None:
         """Send a request."""
         assert self._process.stdin is not None
         try:

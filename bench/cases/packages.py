@@ -34,7 +34,9 @@ class Import:
         self._module = module
         self._seed = 0
         with self._process("guarded", "") as listing:
-            self._names, _ = listing.communicate()
+            self._names, errors = listing.communicate()
+        if listing.returncode != 0:
+            raise RuntimeError(errors)
         self._ready: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
