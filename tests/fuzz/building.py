@@ -17,7 +17,7 @@ CORE = ROOT / "src/democrai_sandbox/guard/_core"
 NATIVE = ROOT / "src/democrai_sandbox/kernel/_native"
 PARSERS = (
     *("chain_rules", "hosts", "hpack", "http2", "network_rules", "paths", "plain_data", "policy", "reader", "requests"),
-    *("tls_records", "urls", "wire", "worker_messages"),
+    *("shared_values", "tls_records", "urls", "wire", "worker_messages"),
 )
 NAMES = tuple(sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.c")))
 INCLUDES = {"paths": "paths"}

@@ -17,6 +17,7 @@ from ._core import (
     patched_entries,
     read_frame,
     small_frame,
+    write_values,
 )
 from .boundary import ask_external_access, door, entrance, location_of, own_code, own_process, plain, serve, served
 from .configuration import bare_policy, configure_guard, install_defaults
@@ -82,6 +83,7 @@ __all__ = [
     "serve",
     "served",
     "small_frame",
+    "write_values",
 ]
 
 # The first finalizer of a process registers an exit function for all finalizers. Do this before a subject can.

@@ -49,7 +49,9 @@ def trips(world):
 
     source = random.Random(5)
     values = [value(source) for _ in range(500)]
-    values += [{"\0bytes": 0}, {"\0bytes": 0, "b": b"x"}, [{"\0bytes": b""}], b"", [b"", b"x"], ["\0bytes", b"y"]]
+    for key in ("\0bytes", "\0b"):
+        values += [{key: 0}, {key: 0, "b": b"x"}, [{key: b""}], [key, b"y"], [b"x", {key: 0}], [b"", {"a" + key: b"z"}]]
+    values += [b"", [b"", b"x"], [b"x"] * 16, [b"x"] * 17, [b"x" * 10_000] * 16]
     frames = [encode(item) for item in values]
     together = b"".join(frames)
     differing = [index for index, item in enumerate(values) if read_all(frames[index]) != [item]]
@@ -94,7 +96,8 @@ def small(world):
     values += ["".join(map(chr, range(0xD800))), "\U0001f600\uffff\U0010ffff", "x" * 8178, (1, ("2",)), 2**63 - 1]
     values += [1e16, 1.0, -0.0, 1e-7, [[[]] * 10], {"": {}}, {}, []]
     long = "".join(map(chr, range(0xD800)))
-    unusual = [b"", [b"x"], float("nan"), float("-inf"), "\ud800", ["\udfff"], {1: 2}, {None: 1}, {"\ud800": 1}, {1}]
+    unusual = [[b""] * 17, [b"", {"\0b": 1}]]
+    unusual += [float("nan"), float("-inf"), "\ud800", ["\udfff"], {1: 2}, {None: 1}, {"\ud800": 1}, {1}]
     unusual += [Text("a"), [Text("a")], {Text("a"): 1}, Number.ONE, 2**63, "x" * 8179, long, object(), range(3)]
     deep = []
     for _ in range(65):
@@ -106,13 +109,15 @@ def small(world):
         "left": [item for item in left if str(2**1000) not in repr(item) and str(2**63) not in repr(item)],
         "written": sum(small_frame(item) is not None for item in values) > 500,
         "unusual": [repr(item) for item in [*unusual, deep] if small_frame(item) is not None],
+        "bytes": small_frame([b"ab", {"a": b""}])
+        == (b'["\\u0000b",[2,0],[{"\\u0000b":0},{"a":{"\\u0000b":1}}]]', [b"ab", b""], 2),
         "points": [point for point in range(0xD800) if small_frame(chr(point)) != framed(chr(point))],
     }
 
 
 def test_small_frame_is_what_the_other_writer_makes(case):
     """Values that are not plain, or not small, are left to it."""
-    expected = {"differing": [], "left": [], "written": True, "unusual": [], "points": []}
+    expected = {"differing": [], "left": [], "written": True, "unusual": [], "bytes": True, "points": []}
     assert case.run(small) == expected
 
 
@@ -202,6 +207,7 @@ def shared_trips(world):
     def send(message, shared, inbox):
         """Return the message as the other side reads it, and the bytes that its socket carries."""
         data, found, at = b"".join(encode_parts(message, shared=shared)), [], 0
+        shared.write()
         while piece := data[at : at + len(inbox.room)]:
             inbox.room[: len(piece)] = piece
             found += inbox.feed(len(piece))
@@ -255,6 +261,7 @@ def kept_frames(world):
     told = {}
     for name, message in {"small": ["a", b"b"], "in memory": ["a", b"b" * 100_000], "text": ["a" * 50_000]}.items():
         inbox, data = FrameReader(shared=ours), b"".join(encode_parts(message, shared=theirs))
+        theirs.write()
         inbox.room[: len(data)] = data
         inbox.add(len(data))
         frame = inbox.next().kept()
@@ -353,3 +360,47 @@ def test_large_values_are_passed_in_shared_memory(case):
     lies = told.pop("lies")
     assert {name: all(results) and results != [] for name, results in told.items()} == dict.fromkeys(told, True)
     assert lies == ["FrameError"] * 4
+
+
+def followed_values(world):
+    """Read values in shared memory before and while they are written."""
+    import os
+    import threading
+    import time
+
+    from democrai_sandbox.runtime.worker.codec import FrameReader, SharedMemory, decode, encode_parts
+
+    ours = SharedMemory.create()
+    theirs = SharedMemory(os.dup(ours.descriptor), host=False)
+    message = [os.urandom(300_000), "text", os.urandom(3_000_000)]
+    told = {}
+
+    def frame_in(inbox):
+        data = b"".join(encode_parts(message, shared=theirs))
+        inbox.room[: len(data)] = data
+        inbox.add(len(data))
+        return inbox.next()
+
+    def write_late():
+        time.sleep(0.05)
+        theirs.write()
+
+    frame = frame_in(FrameReader(shared=ours))
+    try:
+        decode(frame)
+    except BlockingIOError:
+        told["before"] = True
+    theirs.write()
+    told["after"] = decode(frame)[0] == message
+    ours.release(frame)
+    encode_parts("small", shared=ours)  # returns the half that was read
+    theirs.is_free = True
+    later = frame_in(FrameReader(shared=ours))
+    threading.Thread(target=write_late).start()
+    told["waiting"] = decode(later, waits=True)[0] == message
+    return told
+
+
+def test_values_are_read_while_they_are_written(case):
+    """A reader that must not wait gets an error that is not about the frame; another one waits."""
+    assert case.run(followed_values) == {"before": True, "after": True, "waiting": True}

@@ -321,3 +321,63 @@ def test_a_worker_that_floods_is_ended_and_others_are_served(case):
     assert longest < cost / 2  # of processor time: the loop reads none of these frames itself
     assert served > 20
     assert starts == 1
+
+
+# ---- bytes values in shared memory that arrive late, or never --------------------------------------------------------
+
+LATE = """
+import mmap, os, socket, struct, sys, time
+lane, control, memory = map(int, sys.argv[1:4])
+lane, control = socket.socket(fileno=lane), socket.socket(fileno=control)
+def frame(text, size=0, flags=0):
+    return struct.pack("!III", len(text), size, flags) + text
+control.sendall(frame(b'["ready",[["method","add",{},false,false,[],""]],false]'))
+lane.recv(100000)
+lane.sendall(frame(b'["t",[1000000],["done",1,["value",{"t":0}]]]', 1000000, 1 << 31 | 1))
+time.sleep(0.3)
+if sys.argv[4] == "gone":
+    os._exit(3)
+if sys.argv[4] == "late":
+    with mmap.mmap(memory, 8 << 20) as both:
+        both[4 << 20 : (4 << 20) + 8] = struct.pack("=Q", 1000000)
+time.sleep(60)
+"""
+
+
+class LateWriter:
+    """A starter of a process that announces bytes values before they are in the memory."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    async def start(self, argv, *, env, pass_fds, cwd):
+        from democrai_sandbox.runtime.worker.process import PlainStarter
+
+        command = [sys.executable, "-I", "-S", "-c", LATE, *map(str, pass_fds), self.kind]
+        return await PlainStarter().start(command, env={}, pass_fds=pass_fds, cwd="/")
+
+
+def late_values(world):
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
+
+    async def story():
+        stop = asyncio.Event()
+        watching = asyncio.create_task(turns(stop))
+        ends = {}
+        for kind in ("late", "never", "gone"):
+            worker = WorkerHandle(make_spec(world, name=kind, call_timeout=2.0), Host(), starter=LateWriter(kind))
+            ends[kind] = await verdict(worker.call("method", "add", {"a": 1}))
+            await worker.stop()
+        stop.set()
+        ends["late"] = ends["late"] == bytes(1_000_000)
+        return [ends, await watching]
+
+    return run(story)
+
+
+def test_values_that_arrive_late_or_never_hold_up_only_their_own_call(case):
+    """The loop looks for them again and again, and serves others meanwhile."""
+    ends, longest = case.run(late_values)
+    assert ends.pop("late") is True
+    assert {kind: end[0] for kind, end in ends.items()} == {"never": "WorkerTimeout", "gone": "WorkerCrashed"}
+    assert longest < 0.2

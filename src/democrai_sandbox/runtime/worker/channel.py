@@ -107,6 +107,8 @@ _SO_SNDBUFFORCE = 32
 """As for ``SO_SNDBUF``, beyond the limit for users without privileges."""
 _LEAST_REST, _LONGEST_REST = 0.02, 0.25
 """Seconds before a worker that has used up its budget is read again."""
+_VALUES_PAUSE = 0.005
+"""Seconds until bytes values that have not arrived are looked for again. Each look can block the loop for 0.3 ms."""
 _MALFORMED = "the worker sent a malformed frame: {}"
 _readers = ThreadPoolExecutor(2, "frames")
 """Threads that decode large frames, started on demand."""
@@ -144,7 +146,9 @@ class HostSocket:
         self._open = True
         self._listening = False
         self._held: Frame | None = None
-        """The next frame, while the budget is used up."""
+        """The next frame, while the budget is used up, or its bytes values are still arriving."""
+        self._is_last = False
+        """Whether the process has ended, so that nothing more arrives."""
         end.settimeout(0)
         self._listen()
 
@@ -154,6 +158,11 @@ class HostSocket:
 
     def write(self, *frame: bytes) -> None:
         """Send a frame, in one or more parts, now or as soon as the worker reads; do nothing when it is closed."""
+        self._send(frame)
+        if self._shared is not None:
+            self._shared.write()
+
+    def _send(self, frame: tuple[bytes, ...]) -> None:
         if not self._open:
             return
         if self._unsent:
@@ -177,6 +186,7 @@ class HostSocket:
 
     async def read_rest(self) -> None:
         """Handle all remaining messages of a process that has ended."""
+        self._is_last = True
         while self._open and (not self._listening or self._has_more()):  # noqa: ASYNC110 - a thread may be reading
             await asyncio.sleep(0 if self._listening else _LEAST_REST / 10)
 
@@ -197,9 +207,9 @@ class HostSocket:
     def _read(self) -> None:
         """Receive available bytes, and handle a few messages before returning."""
         size = self._receive() if self._open else 0
-        text = self._inbox.whole(size) if self._held is None else None
-        if text is not None and self._budget.wait() == 0:
-            self._hand_on_whole(text)
+        whole = self._inbox.whole(size) if self._held is None else None
+        if whole is not None and self._budget.wait() == 0:
+            self._hand_on_whole(whole)
         elif size:
             self._inbox.add(size)
             self._hand_on()
@@ -216,13 +226,27 @@ class HostSocket:
             self._end("")
         return size
 
-    def _hand_on_whole(self, text: memoryview) -> None:
+    def _hand_on_whole(self, whole: memoryview | Frame) -> None:
         """Handle the only message, the usual case."""
         try:
-            message, values = decode_text(text)
-            self._heard(message, len(text), values)
+            if isinstance(whole, Frame):
+                self._take(whole)
+                return
+            message, values = decode_text(whole)
+            self._heard(message, len(whole), values)
         except FrameError as error:
             self._end(_MALFORMED.format(error))
+
+    def _take(self, frame: Frame) -> bool:
+        """Handle a frame. Return False when it has to be handled later, or when this was the last one."""
+        try:
+            message, values = decode(frame)
+        except BlockingIOError:
+            self._wait_for_values(frame)
+            return False
+        self._inbox.release(frame)
+        self._heard(message, frame.size, values)
+        return self._open
 
     def _hand_on(self) -> None:
         """Handle complete messages within the budget; then listen, rest or continue."""
@@ -241,13 +265,9 @@ class HostSocket:
                 if frame.is_slow:
                     self._read_aside(frame)
                     return
-                message, values = decode(frame)
-                size = frame.size
-                self._inbox.release(frame)
-                frame = None  # release the buffer, which belongs to the inbox
-                self._heard(message, size, values)
-                if not self._open:
+                if not self._take(frame):
                     return
+                frame = None  # release the buffer, which belongs to the inbox
                 if self._inbox.is_empty:
                     self._listen()
                     return
@@ -294,10 +314,22 @@ class HostSocket:
             message, values = done.result()
             self._inbox.release(frame)
             self._heard(message, frame.size, values)
+        except BlockingIOError:
+            self._wait_for_values(frame)
+            return
         except FrameError as error:
             self._end(_MALFORMED.format(error))
             return
         self._go_on()
+
+    def _wait_for_values(self, frame: Frame) -> None:
+        """Decode a frame again after a pause, because the worker is still writing its bytes values."""
+        if self._is_last:
+            self._end("")
+            return
+        self._held = frame
+        self._deafen()
+        self._loop.call_later(_VALUES_PAUSE, self._go_on)
 
     def _listen(self) -> None:
         if not self._listening and self._open:

@@ -12,11 +12,11 @@ import os
 import struct
 from json import encoder
 from json.encoder import encode_basestring_ascii
-from mmap import MAP_PRIVATE, mmap
+from mmap import MAP_PRIVATE, PAGESIZE, mmap
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from democrai_sandbox.errors.extensions import FrameError
-from democrai_sandbox.guard import plain, read_frame, small_frame
+from democrai_sandbox.guard import plain, read_frame, small_frame, write_values
 from democrai_sandbox.policy import InvalidInputError
 
 if TYPE_CHECKING:
@@ -34,9 +34,14 @@ _MOST_PARTS = 64
 """Bytes values of a frame that are sent separately; a frame with more is joined."""
 _HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs and flags
 _IN_MEMORY, _WAS_READ = 1 << 31, 1 << 30
-"""Flags: the bytes values are in the shared memory; the latest ones there from the other side have been read."""
+"""Flags: the bytes values are in the sender's half of the shared memory; the receiver's half is returned to it.
+
+Both: the values are in the half that is returned, which is faster to write after it was read.
+"""
 _FLAGS = _IN_MEMORY | _WAS_READ
 _HALF = 4 * 1024 * 1024
+_LARGEST_IN_MEMORY = _HALF - PAGESIZE
+_ZERO = bytes(8)
 _SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
 _pack = _HEADER.pack
@@ -68,24 +73,33 @@ def _writer(default: Callable[[object], object]) -> Callable[[Any, int], tuple[s
 _write = _writer(_bytes_inside)
 
 
+class Half(NamedTuple):
+    """Part of the shared memory: bytes values, and the counter of the bytes that are there so far."""
+
+    counter: memoryview
+    values: memoryview
+
+
 class SharedMemory:
     """Memory of both processes for bytes values of large frames: half of it for each direction, one frame at a time.
 
-    Bytes values have no structure, and each is copied once before it is used, so a worker can only harm its own values.
+    The frame is sent first, and its values are copied while the other side reads them. Bytes values have no structure,
+    and each byte is read once, so a worker can only harm its own values.
     """
 
-    __slots__ = ("descriptor", "incoming", "is_free", "outgoing", "was_read")
+    __slots__ = ("_unwritten", "descriptor", "incoming", "is_free", "outgoing", "was_read")
 
     def __init__(self, descriptor: int, *, host: bool) -> None:
         """Map the memory behind a descriptor of ``create``, for the host or for the worker."""
         self.descriptor = descriptor
         whole = memoryview(mmap(descriptor, 2 * _HALF))
-        halves = whole[:_HALF], whole[_HALF:]
-        self.outgoing, self.incoming = halves if host else halves[::-1]
+        halves = [Half(whole[at : at + PAGESIZE], whole[at + PAGESIZE : at + _HALF]) for at in (0, _HALF)]
+        self.outgoing, self.incoming = halves if host else reversed(halves)
         self.is_free = True
-        """Whether the other side has read the latest outgoing values."""
+        """Whether the other side has returned the outgoing half."""
         self.was_read = False
-        """Whether incoming values were read; the next frame says so."""
+        """Whether incoming values were read; the next frame returns their half."""
+        self._unwritten: tuple[Half, list[bytes]] | None = None
 
     @classmethod
     def create(cls) -> SharedMemory:
@@ -105,20 +119,39 @@ class SharedMemory:
 
     def unmap(self) -> None:
         """Give up the memory. Errors with a traceback may keep this object alive."""
-        self.outgoing = self.incoming = memoryview(b"")
+        self.outgoing = self.incoming = Half(memoryview(b""), memoryview(b""))
+        self._unwritten = None
 
     def flags(self, blobs: list[bytes], size: int) -> int:
-        """Return the flags of the next frame, and take its bytes values if they fit."""
+        """Return the flags of the next frame, and take its bytes values if they fit; ``write`` must follow."""
         was_read, self.was_read = self.was_read, False
         flags = _WAS_READ if was_read else 0
-        if not self.is_free or not LARGE < size <= _HALF:
+        if not LARGE < size <= _LARGEST_IN_MEMORY or not (was_read or self.is_free):
             return flags
-        self.is_free = False
-        at = 0
-        for blob in blobs:
-            self.outgoing[at : at + len(blob)] = blob
-            at += len(blob)
+        half = self.incoming if was_read else self.outgoing
+        if not was_read:
+            self.is_free = False
+        half.counter[: len(_ZERO)] = _ZERO
+        self._unwritten = half, blobs
         return flags | _IN_MEMORY
+
+    def write(self) -> None:
+        """Copy the bytes values of a frame that has been sent."""
+        if self._unwritten is not None:
+            (counter, values), blobs = self._unwritten
+            self._unwritten = None
+            write_values(counter, values, blobs)
+
+    def half_of(self, flags: int) -> Half:
+        """Return where the values of an arrived frame are."""
+        return self.outgoing if flags & _WAS_READ else self.incoming
+
+    def release(self, flags: int) -> None:
+        """Let the memory of a decoded frame be used again."""
+        if flags == _IN_MEMORY:
+            self.was_read = True
+        elif flags:
+            self.is_free = True
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -136,18 +169,24 @@ def encode(message: Any, *, largest: int = LARGEST) -> bytes:
 def encode_parts(message: Any, *, largest: int = LARGEST, shared: SharedMemory | None = None) -> tuple[bytes, ...]:
     """Return the frame as texts to send one after another: large bytes values are not copied. Else as ``encode``.
 
-    With shared memory the frame must be sent, in the order in which frames were encoded.
+    With shared memory the frames must be sent in the order in which they were encoded, each followed by
+    ``SharedMemory.write``.
     """
-    frame = whole_frame(message, largest, shared)
-    return frame_of(write(message, largest=largest), shared) if frame is None else (frame,)
+    made = encode_small(message, largest, shared)
+    return (made,) if isinstance(made, bytes) else frame_of(made or write(message, largest=largest), shared)
 
 
-def whole_frame(message: Any, largest: int, shared: SharedMemory | None) -> bytes | None:
-    """Return the frame of a small message without bytes values; None if ``write`` and ``frame_of`` have to make it."""
-    if shared is not None and shared.was_read:
+def encode_small(message: Any, largest: int, shared: SharedMemory | None) -> bytes | Written | None:
+    """Return the frame of a small message, or what ``frame_of`` makes it of; None if ``write`` has to encode it."""
+    made = small_frame(message)
+    if made is None:
         return None
-    frame = small_frame(message)
-    return frame if frame is None or len(frame) <= _SIZE + largest else None
+    if type(made) is bytes:
+        if len(made) > _SIZE + largest:
+            return None
+        return made if shared is None or not shared.was_read else Written(made[_SIZE:], [], 0)
+    written = Written(*made)
+    return written if len(written.text) + written.size <= largest else None
 
 
 class Written(NamedTuple):
@@ -228,6 +267,8 @@ class Frame(NamedTuple):
     blobs: int
     size: int
     flags: int = 0
+    counter: memoryview | None = None
+    """The counter of bytes values that may still be arriving."""
 
     @property
     def is_slow(self) -> bool:
@@ -242,20 +283,23 @@ class Frame(NamedTuple):
         return self._replace(text=bytes(self.text), raw=self.raw if in_memory else bytes(self.raw))
 
 
-def decode(frame: Frame) -> tuple[Any, int]:
+def decode(frame: Frame, *, waits: bool = False) -> tuple[Any, int]:
     """Return the message in a frame and its number of values; raise ``FrameError`` if it is malformed.
 
-    A slow frame releases the GIL meanwhile.
+    A slow frame releases the GIL meanwhile. Without ``waits``, raise ``BlockingIOError`` if bytes values do not arrive
+    within about 200 us.
     """
-    return decode_text(frame.text, frame.raw, frame.blobs, is_slow=frame.is_slow)
+    return _decoded(frame.text, frame.raw, frame.blobs, frame.is_slow, frame.counter, waits)
 
 
-def decode_text(
-    text: bytes | memoryview, raw: bytes | memoryview = b"", blobs: int = 0, *, is_slow: bool = False
-) -> tuple[Any, int]:
-    """Return the message in the parts of a frame and its number of values, like ``decode``."""
+def decode_text(text: bytes | memoryview) -> tuple[Any, int]:
+    """Return the message in a text without bytes values and its number of values, like ``decode``."""
+    return _decoded(text, b"", 0, False)  # noqa: FBT003 - positional-only
+
+
+def _decoded(*parts: Any) -> tuple[Any, int]:
     try:
-        return read_frame(text, raw, blobs, is_slow)
+        return read_frame(*parts)
     except (ValueError, MemoryError) as error:
         raise FrameError(str(error) or "it needs too much memory") from None
 
@@ -300,16 +344,24 @@ class FrameReader:
         else:
             self._at, self._end = 0, size
 
-    def whole(self, size: int) -> memoryview | None:
-        """Return the text if the received bytes are one small frame without bytes values, and nothing else is left.
+    def whole(self, size: int) -> memoryview | Frame | None:
+        """Return the frame if the received bytes are a small one, and nothing else is left; else they must be added.
 
-        Otherwise they must be added.
+        A frame without flags and bytes values is its text; ``release`` must follow for others.
         """
         if not _SIZE <= size <= LARGE or not self.is_empty:
             return None
-        text, rest, blobs = _unpack(self._room, 0)
-        is_whole = not rest and not blobs and text == size - _SIZE <= self._largest
-        return self.room[_SIZE:size] if is_whole else None
+        length, rest, blobs = _unpack(self._room, 0)
+        if length != size - _SIZE or length + rest > self._largest:
+            return None
+        text = self.room[_SIZE:size]
+        if not rest and not blobs:
+            return text
+        flags = blobs & _FLAGS
+        if self._shared is None or not flags & _IN_MEMORY or rest > _LARGEST_IN_MEMORY:
+            return None
+        counter, values = self._shared.half_of(flags)
+        return Frame(text, values[:rest], blobs ^ flags, length + rest, flags, counter)
 
     def keep(self) -> None:
         """Move the remaining bytes out of the room, so that more can be received."""
@@ -330,16 +382,17 @@ class FrameReader:
         if frame is None or not frame.flags:
             return frame
         shared, rest = self._shared, frame.size - len(frame.text)
-        if shared is None or (frame.flags & _IN_MEMORY and rest > _HALF):
+        if shared is None or (frame.flags & _IN_MEMORY and rest > _LARGEST_IN_MEMORY):
             raise FrameError("a frame refers to shared memory that does not exist")
-        if frame.flags & _WAS_READ:
-            shared.is_free = True
-        return frame._replace(raw=shared.incoming[:rest]) if frame.flags & _IN_MEMORY else frame
+        if not frame.flags & _IN_MEMORY:
+            return frame
+        counter, values = shared.half_of(frame.flags)
+        return frame._replace(raw=values[:rest], counter=counter)
 
     def release(self, frame: Frame) -> None:
-        """Let the other side use the memory of a decoded frame again."""
-        if frame.flags & _IN_MEMORY and self._shared is not None:
-            self._shared.was_read = True
+        """Let the memory of a decoded frame be used again."""
+        if self._shared is not None:
+            self._shared.release(frame.flags)
 
     def _found(self) -> Frame | None:
         if self._begun is not None:
@@ -409,14 +462,16 @@ class FrameReader:
 
         Raise ``FrameError`` if one is malformed; nothing can be read after that.
         """
-        text = self.whole(size)
-        if text is not None:
-            return [decode_text(text)[0]]
-        self.add(size)
+        whole = self.whole(size)
+        if type(whole) is memoryview:
+            return [decode_text(whole)[0]]
+        if whole is None:
+            self.add(size)
         messages = []
-        while (frame := self.next()) is not None:
-            messages.append(decode(frame)[0])
+        while (frame := whole or self.next()) is not None:
+            messages.append(decode(frame, waits=True)[0])
             self.release(frame)
+            whole = None
         return messages
 
     def _large(self, start: int, middle: int, end: int) -> tuple[memoryview, memoryview]:

@@ -17,7 +17,7 @@ from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
 from .calls import WorkerCalls, present_number
-from .codec import FrameReader, SharedMemory, frame_of, unsent, whole_frame, write
+from .codec import FrameReader, SharedMemory, encode_small, frame_of, unsent, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,17 +66,19 @@ class WorkerSocket:
 
     def send(self, message: Any) -> None:
         """Send a message. Raise ``InvalidInputError``, without sending, if it cannot be encoded."""
-        frame = whole_frame(message, self._largest, self._shared)
-        if frame is not None:
+        made = encode_small(message, self._largest, self._shared)
+        if isinstance(made, bytes):
             with self._writing:
-                self._socket.sendall(frame)
+                self._socket.sendall(made)
             return
         # Not under the lock: a garbage collection may run code of the subject, which may send a message, too.
-        written = write(message, largest=self._largest)
+        written = made or write(message, largest=self._largest)
         with self._writing:
             first, *parts = frame_of(written, self._shared)
             if not parts:
                 self._socket.sendall(first)
+                if self._shared is not None:
+                    self._shared.write()
                 return
             for rest in unsent((first, *parts), self._socket.sendmsg((first, *parts))):
                 self._socket.sendall(rest)

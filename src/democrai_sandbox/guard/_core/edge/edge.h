@@ -41,6 +41,17 @@ int crossing_ready(void);
 PyObject *plain_copy(PyObject *value, bool lists);
 PyObject *core_plain(PyObject *module, PyObject *args);
 
+/* ---- shared_values.c ----------------------------------------------------------------------------------------- */
+enum { ARRIVAL_PAUSES = 3 };
+typedef struct {
+    const void *counter; /* the bytes that have arrived, or NULL if all have */
+    bool waits;          /* without a limit */
+    int pauses;          /* that are left otherwise */
+} Arrival;
+int arrival_of(Arrival *arrival, const Py_buffer *counter, bool waits);
+int copy_arriving(Arrival *arrival, char *to, const char *memory, size_t offset, size_t size);
+PyObject *core_write_values(PyObject *module, PyObject *args);
+
 /* ---- worker_messages.c --------------------------------------------------------------------------------------- */
 PyObject *core_read_frame(PyObject *module, PyObject *args);
 

@@ -309,6 +309,7 @@ static PyMethodDef methods[] = {
     {"plain", core_plain, METH_VARARGS, NULL},
     {"read_frame", core_read_frame, METH_VARARGS, "Read a frame of a worker into plain data, within limits."},
     {"small_frame", core_small_frame, METH_O, "Write a small message of plain data as a frame; None for another one."},
+    {"write_values", core_write_values, METH_VARARGS, "Copy bytes values into memory that a worker shares."},
     {"door", core_door, METH_O, NULL},
     {"entrance", core_entrance, METH_VARARGS, NULL},
     {"own_code", core_own_code, METH_O, NULL},

@@ -35,6 +35,7 @@ typedef struct {
     PyObject *keys;  /* all keys, each once */
     PyObject *tag;   /* the key of an object that stands for bytes, or NULL */
     PyObject *blobs; /* the bytes, in a tuple, or NULL */
+    Arrival arrival; /* of the bytes */
 } Text;
 
 static PyObject *wrong(const char *why)
@@ -446,12 +447,18 @@ static PyObject *read_value(Text *reader)
 /* --- frames --------------------------------------------------------------------------------------------------------
  */
 
-static PyObject *make_blob(Text *reader, const char *raw, Py_ssize_t size)
+static PyObject *make_blob(Text *reader, const char *raw, Py_ssize_t offset, Py_ssize_t size)
 {
     PyObject *blob = PyBytes_FromStringAndSize(NULL, size);
-    if (blob != NULL && size > 0) {
+    if (blob != NULL && reader->arrival.counter != NULL) {
+        if (copy_arriving(&reader->arrival, PyBytes_AS_STRING(blob), raw, (size_t)offset, (size_t)size)) {
+            Py_CLEAR(blob);
+        }
+        did(reader, size / BYTES_PER_UNIT);
+    }
+    else if (blob != NULL && size > 0) {
         PyThreadState *thread = reader->shares && size >= LARGE_TEXT ? PyEval_SaveThread() : NULL;
-        memcpy(PyBytes_AS_STRING(blob), raw, (size_t)size);
+        memcpy(PyBytes_AS_STRING(blob), raw + offset, (size_t)size);
         if (thread != NULL) {
             PyEval_RestoreThread(thread);
         }
@@ -474,7 +481,7 @@ static PyObject *make_blobs(Text *reader, PyObject *sizes, const Py_buffer *raw)
             wrong("the sizes of the bytes do not add up");
         }
         else {
-            blob = make_blob(reader, (const char *)raw->buf + used, size);
+            blob = make_blob(reader, raw->buf, used, size);
             used += size;
         }
         if (blob == NULL) {
@@ -523,23 +530,28 @@ static PyObject *read_message(Text *reader, const Py_buffer *raw, Py_ssize_t blo
     return message;
 }
 
-/* read_frame(text, raw, blobs, shares): the message, and how many values it has */
+/* read_frame(text, raw, blobs, shares, counter=None, waits=False): the message, and how many values it has; the counter
+ * is that of raw bytes that are still arriving */
 PyObject *core_read_frame(PyObject *module, PyObject *args)
 {
-    Py_buffer text, raw;
+    Py_buffer text, raw, counter = {0};
     Py_ssize_t blobs;
-    int shares;
-    if (!PyArg_ParseTuple(args, "y*y*np", &text, &raw, &blobs, &shares)) {
+    int shares, waits = false;
+    if (!PyArg_ParseTuple(args, "y*y*np|z*p", &text, &raw, &blobs, &shares, &counter, &waits)) {
         return NULL;
     }
     Text reader = {.at = text.buf, .shares = shares};
     reader.end = reader.at + text.len;
-    reader.keys = PyDict_New();
-    PyObject *message = reader.keys ? read_message(&reader, &raw, blobs) : NULL;
+    PyObject *message = NULL;
+    if (!arrival_of(&reader.arrival, &counter, waits)) {
+        reader.keys = PyDict_New();
+        message = reader.keys ? read_message(&reader, &raw, blobs) : NULL;
+    }
     Py_XDECREF(reader.keys);
     Py_XDECREF(reader.tag);
     Py_XDECREF(reader.blobs);
     PyBuffer_Release(&text);
     PyBuffer_Release(&raw);
+    PyBuffer_Release(&counter);
     return message ? Py_BuildValue("Nn", message, reader.values) : NULL;
 }
