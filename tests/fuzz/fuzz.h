@@ -4,7 +4,7 @@
 #define DEMOCRAI_FUZZ_H
 
 #include "edge/edge.h"
-#include "wire/wire.h"
+#include "network/network.h"
 
 #include <stdio.h>
 #include <stdlib.h>

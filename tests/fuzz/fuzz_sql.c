@@ -1,6 +1,6 @@
 /* databases.c: names of databases as sqlite reads them, and statements that name a file by a parameter. The file itself
  * is included, since its functions are its own. */
-#include "files/databases.c"
+#include "io/databases.c"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -4,12 +4,9 @@
 
 #include "rules/rules.h"
 #include "core/core.h"
-#include "patching/patching.h"
 #include "network/network.h"
-#include "files/files.h"
-#include "sockets/sockets.h"
+#include "io/io.h"
 #include "interpreter/interpreter.h"
-#include "process/process.h"
 
 /* ---- table.c ------------------------------------------------------------------------------------------------- */
 extern Row rows[];
