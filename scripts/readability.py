@@ -129,11 +129,12 @@ def lonely_protocols(modules: list[Module]) -> list[str]:
 
 
 def _members(node: ast.ClassDef) -> set[str]:
-    """Return the methods, the annotated names and the attributes of a class that its methods set."""
+    """Return the methods and attributes of a class, with those that its methods set."""
     functions = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
     annotated = {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+    assigned = {ast.unparse(target) for one in node.body if isinstance(one, ast.Assign) for target in one.targets}
     stored = (one for one in ast.walk(node) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
-    return functions | annotated | {one.attr for one in stored if ast.unparse(one.value) == "self"}
+    return functions | annotated | assigned | {one.attr for one in stored if ast.unparse(one.value) == "self"}
 
 
 def long_subjects() -> list[str]:
