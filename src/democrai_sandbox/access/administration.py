@@ -263,19 +263,8 @@ class Administration:
             raise InvalidInputError.of(f"unknown effect {effect!r}; one of: approval, denial", pointer="/effect")
         verdicts.check_pattern(resource_type, target)
         access = self._declared(subject, resource_type, operation, target)
-        if effect == DecisionEffect.APPROVAL:
-            self._check_no_denial(access)
-        new = values.NewDecision(
-            access,
-            DecisionEffect(effect),
-            DecisionScope.PERMANENT,
-            caller.user_id,
-            reason=verdicts.checked_reason(reason),
-            expires_at=self._expiry(lifetime),
-            also_answers=self._covered(access, "", ""),
-            expected=verdicts.expected_state((access,), expected),
-        )
-        return self._store(new)
+        verdict = AdminVerdict(DecisionEffect(effect), DecisionScope.PERMANENT, target, reason, lifetime, expected)
+        return self._store(access, caller, verdict)
 
     def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
         """End a decision. The access is undecided again."""
@@ -396,7 +385,7 @@ class Administration:
 
     def _decisions(self, wanted: DecisionFilter | None, effect: DecisionEffect, page: PageRequest | None) -> ResultPage:
         self._authorised(None)
-        narrowed = DecisionFilter(effect=effect) if wanted is None else verdicts.with_effect(wanted, effect)
+        narrowed = verdicts.with_effect(wanted or DecisionFilter(), effect)
         return self._read(lambda store: store.decisions(narrowed, page or PageRequest()))
 
     def _present(self) -> Caller:
@@ -452,9 +441,16 @@ class Administration:
                 verdicts.check_pattern(access.resource_type, verdict.target)
                 message = f"{access.target} does not cover the requested target {request.access.target}"
                 raise InvalidInputError.of(message, pointer="/target")
+        return self._store(access, caller, verdict, request)
+
+    def _store(
+        self, access: AccessTuple, caller: Caller, verdict: AdminVerdict, request: StoredRequest | None = None
+    ) -> Outcome:
         if verdict.effect is DecisionEffect.APPROVAL:
             self._check_no_denial(access)
-        session = request.origin.session_key if verdict.scope is DecisionScope.SESSION else ""
+        session = request.origin.session_key if request and verdict.scope is DecisionScope.SESSION else ""
+        own = request.id if request else ""
+        about = (request.access, access) if request else (access,)
         new = values.NewDecision(
             access,
             verdict.effect,
@@ -462,13 +458,16 @@ class Administration:
             caller.user_id,
             session,
             verdicts.checked_reason(verdict.reason),
-            request.id,
+            own,
             self._expiry(verdict.lifetime),
-            self._covered(access, session, request.id),
+            self._covered(access, session, own),
             verdict.bulk,
-            verdicts.expected_state((request.access, access), verdict.expected),
+            verdicts.expected_state(about, verdict.expected),
         )
-        return self._store(new)
+        with self._surroundings.outside():
+            decision = self._node.store.decide(new, now=self._node.clock())
+            self._node.announce()
+        return Outcome(decision)
 
     def _about(self, access: AccessTuple, target: str) -> AccessTuple:
         """Return the tuple with another target; the original target is not normalized again."""
@@ -490,12 +489,6 @@ class Administration:
             with self._surroundings.outside():
                 normal = self._surroundings.place_of(normal)
         return AccessTuple(subject, kind, act, normal)
-
-    def _store(self, new: values.NewDecision) -> Outcome:
-        with self._surroundings.outside():
-            decision = self._node.store.decide(new, now=self._node.clock())
-            self._node.announce()
-        return Outcome(decision)
 
     def _check_no_denial(self, access: AccessTuple) -> None:
         """Refuse an approval that would have no effect because a broader denial exists."""

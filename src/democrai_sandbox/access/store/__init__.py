@@ -13,10 +13,9 @@ from .database_location import parse_url
 from .schema import check_schema, prepare_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
-    from democrai_sandbox.access.values import AuditRecord, NewRequest, Resumption, StoredRequest
+    from democrai_sandbox.access.values import NewRequest, Resumption
 
 __all__ = ["SqlStore", "open_database", "open_store"]
 
@@ -68,14 +67,7 @@ class SqlStore(DatabaseStore):
     aftermath = query(decisions.find_aftermath)
     versions = query(decisions.versions)
     similar = query(queries.similar)
-
-    def note_use(self, uses: Mapping[str, datetime]) -> None:
-        """Store when decisions, by id, were last used.
-
-        This writes no audit record and does not change the generation.
-        """
-        if uses:
-            self.database.act(partial(decisions.note_use, uses=uses))
+    note_use = transaction(decisions.note_use)
 
     # ---- requests
 
@@ -87,10 +79,8 @@ class SqlStore(DatabaseStore):
         """
         try:
             return self.database.act(partial(requests.register, request=request, now=now, most_pending=most_pending))
-        except requests.AlreadyDecided:
-            return Registered("", created=False)
-        except requests.TooManyWaiting:
-            return Registered("", created=False, full=True)
+        except requests.NotRegistered as refusal:
+            return Registered("", created=False, full=refusal.full)
 
     count_again = transaction(requests.count_again)
     attach_resume = transaction(requests.attach_resume)
@@ -111,10 +101,7 @@ class SqlStore(DatabaseStore):
     audit = query(queries.list_audit)
     audit_record = query(queries.find_record)
     audit_head = query(audit_log.audit_head)
-
-    def audit_rows(self, after: int = 0) -> Iterator[AuditRecord]:
-        """Yield all records after a sequence number in order, without loading them all."""
-        return audit_log.audit_rows(self.database, after)
+    audit_rows = audit_log.audit_rows
 
     # ---- resumptions
 
@@ -123,13 +110,7 @@ class SqlStore(DatabaseStore):
     resume_of = query(queries.find_resume)
     resumes = query(queries.list_resumes)
     finish_resume = transaction(requests.finish_resume)
-
-    def replace_contexts(self, reseal: Callable[[StoredRequest, bytes], bytes | None]) -> int:
-        """Replace the encrypted contexts for which ``reseal`` returns a new value; return their number.
-
-        For key rotation. It can be interrupted and repeated.
-        """
-        return requests.replace_contexts(self.database, reseal)
+    replace_contexts = requests.replace_contexts
 
     def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resumption | None:
         """Claim the next resumption that is due or whose lease has expired, and count the attempt.

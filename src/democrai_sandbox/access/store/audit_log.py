@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.values import AccessTuple, AuditAction
 
-    from .database import Database
+    from .database import DatabaseStore
 
 SYSTEM = "system"
 """Actor of automatic events."""
@@ -114,11 +114,11 @@ def append(
     return Ledger(connection).close([entry], now=now)[0]
 
 
-def audit_rows(database: Database, after: int) -> Iterator[AuditRecord]:
-    """Yield all records after a sequence number, in batches."""
+def audit_rows(store: DatabaseStore, after: int = 0) -> Iterator[AuditRecord]:
+    """Yield all records after a sequence number in order, without loading them all."""
     while True:
         query = select(audit).where(audit.c.sequence > after).order_by(audit.c.sequence).limit(_AT_ONCE)
-        rows = database.ask(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
+        rows = store.database.ask(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
         if not rows:
             return
         yield from map(to_audit_record, rows)

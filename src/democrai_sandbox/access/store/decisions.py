@@ -150,13 +150,16 @@ def end_expired(connection: Connection, *, now: datetime) -> int:
 
 
 def note_use(connection: Connection, uses: Mapping[str, datetime]) -> None:
-    """Store when decisions were last used, ordered by id, so that two nodes cannot deadlock."""
+    """Store when decisions, by id, were last used; writes no audit record and does not change the generation."""
+    if not uses:
+        return
     noted = (
         update(decisions)
         .where(decisions.c.id == bindparam("its_id"))
         .where(or_(decisions.c.last_used.is_(None), decisions.c.last_used < bindparam("used")))
         .values(last_used=bindparam("used"))
     )
+    # Ordered by id, so that two nodes cannot deadlock.
     connection.execute(noted, [{"its_id": key, "used": uses[key]} for key in sorted(uses)])
 
 

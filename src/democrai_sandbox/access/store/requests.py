@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row, Select
 
-    from .database import Database
+    from .database import DatabaseStore
 
 LONGEST_IDENTITY = 1000
 """Maximum size in bytes of a user id or session key, because PostgreSQL limits index entries."""
@@ -63,18 +63,17 @@ _LONGEST_RAW = 2000
 """Characters of the original target that the audit log keeps; limited because audit records are never removed."""
 
 
-class AlreadyDecided(Exception):  # noqa: N818 - it says what happened
-    """The same access was decided before this transaction got the ledger."""
+class NotRegistered(Exception):  # noqa: N818 - it says what happened
+    """The access was decided before this transaction got the ledger, or the limit of pending requests is reached."""
 
-
-class TooManyWaiting(Exception):  # noqa: N818 - it says what happened
-    """The limit of pending requests for the subject and user is reached."""
+    def __init__(self, *, full: bool) -> None:
+        self.full = full
 
 
 def register(connection: Connection, request: values.NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
     """Add a request, or count it if the same request is already pending.
 
-    Raises ``AlreadyDecided`` or ``TooManyWaiting``, which roll back the row.
+    Raises ``NotRegistered``, which rolls back the row.
     """
     for name in ("user_id", "session_key"):
         check_identity(name, getattr(request.origin, name))
@@ -90,9 +89,9 @@ def register(connection: Connection, request: values.NewRequest, *, now: datetim
     ledger = Ledger(connection)
     answered = {"its_digest": request.access.digest, "its_session": request.origin.session_key, "its_time": now}
     if connection.execute(_DECIDED, answered).first() is not None:
-        raise AlreadyDecided
+        raise NotRegistered(full=False)
     if most_pending and _is_waiting_for_more(connection, request, most_pending):
-        raise TooManyWaiting
+        raise NotRegistered(full=True)
     if request.seal_again is not None and (context := request.seal_again()) != request.resume_context:
         connection.execute(_SEAL, {"its_id": request_id, "new": context})
     if has_ended(connection, request.origin.session_key):
@@ -215,8 +214,11 @@ def resume_context(connection: Connection, request_id: str) -> bytes | None:
     return None if row.resume_context is None else bytes(row.resume_context)
 
 
-def replace_contexts(database: Database, reseal: Callable[[values.StoredRequest, bytes], bytes | None]) -> int:
-    """Replace encrypted contexts in batches; can be interrupted and repeated."""
+def replace_contexts(store: DatabaseStore, reseal: Callable[[values.StoredRequest, bytes], bytes | None]) -> int:
+    """Replace the encrypted contexts for which ``reseal`` returns a new value; return their number.
+
+    For key rotation. It can be interrupted and repeated.
+    """
     replaced, last = 0, ""
     while True:
         query = (
@@ -225,7 +227,7 @@ def replace_contexts(database: Database, reseal: Callable[[values.StoredRequest,
             .order_by(requests.c.id)
             .limit(_AT_ONCE)
         )
-        rows = database.ask(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
+        rows = store.database.ask(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
         if not rows:
             return replaced
         last = rows[-1].id
@@ -239,7 +241,7 @@ def replace_contexts(database: Database, reseal: Callable[[values.StoredRequest,
             if new is not None and new != old
         ]
         if changed:
-            database.act(lambda connection, changed=changed: connection.execute(_EXCHANGE, changed))  # type: ignore[misc]
+            store.database.act(lambda connection, changed=changed: connection.execute(_EXCHANGE, changed))  # type: ignore[misc]
         replaced += len(changed)
 
 
