@@ -55,10 +55,7 @@ class AccessSettings:
 
 
 class Access:
-    """Parts of the service, started and stopped together.
-
-    Use it as a context manager, or call ``start`` and ``stop``.
-    """
+    """Parts of the service, started and stopped together, also as a context manager."""
 
     def __init__(
         self,
@@ -129,10 +126,7 @@ def _in_thread(part: str, method: Callable[Concatenate[Any, P], T]) -> _Method[P
 
 @dataclass(frozen=True)
 class AsyncAccess:
-    """Checks and decisions as coroutines; see the methods of the service and the administration.
-
-    The request context is copied to the thread, so the caller's identity is kept.
-    """
+    """Checks and decisions as coroutines. The request context is copied to the thread, so the identity is kept."""
 
     service: AccessService
     administration: Administration

@@ -119,10 +119,7 @@ def export(records: Iterable[AuditRecord], stream: TextIO) -> int:
 
 
 def verify_export(lines: Iterable[str], head: tuple[int, str] | None = None) -> AuditReport:
-    """Verify an export.
-
-    Lines missing at its end are detected only with ``head``, the sequence and hash of the last one.
-    """
+    """Verify an export. Lines missing at its end are detected only with ``head``, the last sequence and hash."""
     return _verify_lines(map(_parsed, lines), head)
 
 

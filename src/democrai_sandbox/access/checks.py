@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from itertools import count
 from time import monotonic, time_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, ResourceType, Subject, SubjectKind
@@ -36,10 +36,7 @@ _LONGEST = 1000
 
 
 class DeferredRecords:
-    """Records in memory until a chore of the node writes them, so that a check does not wait for the database.
-
-    They are used decisions and failed checks. Pending requests are written by ``PendingRequests``, with a rate limit.
-    """
+    """Used decisions and failed checks, kept until a chore of the node writes them, so that a check does not wait."""
 
     def __init__(self, node: AccessNode) -> None:
         self._node = node
@@ -359,9 +356,6 @@ class GuardQuestion(NamedTuple):
     resume_context: str | None
 
 
-_Fields: TypeAlias = tuple[str, str, tuple[str, ...], str, str, str, bool, Any, Any, Any, str, str | None]
-
-
 class _CheckedSubject(NamedTuple):
     """Subject that asks, with the source of its identity. The origin is built only for a request."""
 
@@ -463,7 +457,7 @@ class AccessService:
             return ""
         return "" if found is None else found.code
 
-    def decide(self, question: _Fields) -> AccessDecision:
+    def decide(self, question: tuple[Any, ...]) -> AccessDecision:
         """Answer a ``GuardQuestion``. The guard has already checked the policy, and leaves its guard for this call."""
         asked = GuardQuestion._make(question)
         try:

@@ -145,10 +145,7 @@ class Sealer:
         return decode_context(_decrypt(self._ring(), blob, request))
 
     def reseal(self, request: NewRequest | StoredRequest | Resumption, blob: bytes) -> bytes | None:
-        """Return the context encrypted with the first key, or None if it already is; for ``replace_contexts``.
-
-        Raises ``ResumeContextUnreadable`` like ``unseal``.
-        """
+        """Return the context encrypted with the first key, or None if it already is; raises like ``unseal``."""
         ring = self._ring()
         return None if key_of(blob) == ring.first.id else _encrypt(ring.first, _decrypt(ring, blob, request), request)
 
@@ -163,10 +160,7 @@ class Resealed(NamedTuple):
 
 
 def reseal_all(store: SqlStore, sealer: Sealer) -> Resealed:
-    """Re-encrypt every stored context with the first key, including those that are being stored.
-
-    Can be interrupted and repeated.
-    """
+    """Re-encrypt every stored context with the first key, also those being stored; can be interrupted and repeated."""
     unreadable = []
 
     def attempt(request: StoredRequest, blob: bytes) -> bytes | None:

@@ -78,7 +78,7 @@ def without(text: str, key_id: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if key_id not in (_named(line), _marked(line)))
 
 
-def parse_keys(text: str, place: Path) -> tuple[EncryptionKey, ...]:
+def parse_keys(text: str, place: Path) -> KeyRing:
     """Parse the keys of a file. Problems name the line but not its content, which may be a key.
 
     Empty lines and comments, which start with ``#``, are skipped. The comment ``# introduced: id`` marks a key that
@@ -104,7 +104,7 @@ def parse_keys(text: str, place: Path) -> tuple[EncryptionKey, ...]:
         raise InvalidInputError(problems)
     marked = {_marked(line) for line in text.splitlines()}
     # The first key encrypts even if a mark that was edited by hand says otherwise.
-    return (keys[0], *(replace(key, introduced=key.id in marked) for key in keys[1:]))
+    return KeyRing((keys[0], *(replace(key, introduced=key.id in marked) for key in keys[1:])))
 
 
 def _parse_line(line: str) -> EncryptionKey | str:
@@ -147,10 +147,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """Ordered, non-empty keys: the first encrypts, all decrypt.
-
-    The first key encrypts, all keys decrypt. Every node of one database needs the same file.
-    """
+    """Ordered, non-empty keys: the first encrypts, all decrypt. Every node of one database needs the same file."""
 
     keys: tuple[EncryptionKey, ...]
 
@@ -163,21 +160,19 @@ class KeyRing:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> KeyRing:
-        """Read the ring from a file; if the file is missing, create it with a random key.
-
-        If several processes find it missing at the same time, one creates it and the others read it.
-        """
-        place = Path(path)
+        """Read the ring from a file; if it is missing, one of the processes creates it with a random key."""
         try:
-            return _read(place)
+            return cls.read(path)
         except FileNotFoundError:
-            _make(place)
-        return _read(place)
+            _make(Path(path))
+        return cls.read(path)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> KeyRing:
         """Read the ring from an existing file."""
-        return _read(Path(path))
+        place = Path(path)
+        with _opened(place) as descriptor:
+            return parse_keys(_text(place, descriptor), place)
 
     @property
     def first(self) -> EncryptionKey:
@@ -210,7 +205,7 @@ class KeyFile:
             if version != self._version:
                 self._version = version
                 try:
-                    self._ring = _read(self._path)
+                    self._ring = KeyRing.read(self._path)
                 except (OSError, InvalidInputError) as error:
                     what = "cannot read the key file %s; the previously read keys stay in use: %s"
                     _log.warning(what, self._path, error)
@@ -223,10 +218,7 @@ def rotate(path: str | os.PathLike[str]) -> KeyRing:
 
 
 def introduce(path: str | os.PathLike[str]) -> KeyRing:
-    """Add a new random key at the end.
-
-    It does not encrypt yet, so that every node can receive it before one uses it.
-    """
+    """Add a new random key at the end. It does not encrypt yet, so that every node can receive it first."""
     return _changed(path, lambda text, _: with_introduced(text, EncryptionKey.random()))
 
 
@@ -250,8 +242,8 @@ def _changed(path: str | os.PathLike[str], change: Callable[[str, KeyRing], str]
     """Replace the file by a changed text atomically, if both texts are valid."""
     place = Path(path)
     with _locked(place) as text:
-        new = change(text, _parse(text, place))
-        ring = _parse(new, place)
+        new = change(text, parse_keys(text, place))
+        ring = parse_keys(new, place)
         with atomic_write(place) as made:
             made.write_text(new, encoding="ascii")
         return ring
@@ -266,11 +258,6 @@ def _known(ring: KeyRing, key_id: str) -> EncryptionKey:
 
 
 # ---- the file
-
-
-def _read(place: Path) -> KeyRing:
-    with _opened(place) as descriptor:
-        return _parse(_text(place, descriptor), place)
 
 
 @contextmanager
@@ -338,10 +325,6 @@ def _make(place: Path) -> bool:
         return False
     _log.info("created the key file %s with a new key", place)
     return True
-
-
-def _parse(text: str, place: Path) -> KeyRing:
-    return KeyRing(parse_keys(text, place))
 
 
 def _version(place: Path) -> tuple[int, ...] | None:

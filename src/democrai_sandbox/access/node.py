@@ -134,10 +134,7 @@ class AccessNode:
         self.bus.publish(self._snapshot.generation if self._snapshot else 0)
 
     def _heard(self, generation: int | None) -> None:
-        """Wake the refresh thread if something may be new.
-
-        The announced generation is only a hint; the store is read.
-        """
+        """Wake the refresh thread if something may be new; the announced generation is only a hint."""
         snapshot = self._snapshot
         if generation is None or snapshot is None or generation > snapshot.generation:
             self._wake.set()

@@ -37,10 +37,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def encode_context(context: Any) -> bytes:
-    """Return a context as JSON.
-
-    Raises ``InvalidInputError`` with the position of a value that is not JSON or too large.
-    """
+    """Return a context as JSON; raises ``InvalidInputError`` with the position of an invalid or too large value."""
     copied = _Copy().of(context)
     # A lone surrogate is not valid UTF-8, but Python file names can contain one, and it must survive the round trip.
     encoded = json.dumps(copied, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

@@ -251,10 +251,7 @@ class Snapshot:
         return tuple(self._subjects)
 
     def approved(self, resource_type: str, now: int, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
-        """Yield the approvals in force, of one subject or of all, without those that a denial overrides.
-
-        For uses that need all allowed targets in advance, such as the egress allowlist.
-        """
+        """Yield the approvals in force, of one subject or of all, without those that a denial overrides."""
         for who in self._subjects if subject is None else (subject,):
             decisions = self._subjects.get(who)
             if decisions is not None:

@@ -55,10 +55,7 @@ def is_network(resource_type: str, key: str) -> bool:
 
 
 class TargetParser:
-    """Parser of requested resources, with a cache.
-
-    Each service has a separate reader, so that guarded code cannot reach and change its cache.
-    """
+    """Parser of requested resources, one for each service, so that guarded code cannot reach and change its cache."""
 
     def __init__(self) -> None:
         self._lexical = lru_cache(maxsize=_REMEMBERED)(_lexical)

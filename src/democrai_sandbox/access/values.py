@@ -150,11 +150,7 @@ class NewRequest:
     """Chosen by the service, because the encrypted context is bound to it."""
     resume_context: bytes | None = field(default=None, repr=False)
     seal_again: Callable[[], bytes] | None = field(default=None, repr=False, compare=False)
-    """Function that returns the context to store.
-
-    The store calls it while ``replace_contexts`` has to wait, so that a context sealed with an outdated key is sealed
-    again.
-    """
+    """Function that the store calls while ``replace_contexts`` has to wait; it seals again with the current key."""
 
 
 @dataclass(frozen=True, slots=True)

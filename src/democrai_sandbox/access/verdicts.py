@@ -42,10 +42,10 @@ class RiskLevel(StrEnum):
     @property
     def rank(self) -> int:
         """Sort key: higher risk, higher number."""
-        return _RANKS[self]
+        return (_LOW, _MEDIUM, _HIGH).index(self)
 
 
-_RANKS: Mapping[RiskLevel, int] = MappingProxyType({RiskLevel.HIGH: 2, RiskLevel.MEDIUM: 1, RiskLevel.LOW: 0})
+_HIGH, _MEDIUM, _LOW = RiskLevel
 NOT_ASSESSED = 3
 """Rank of requests that an earlier version stored. They are listed first until they are assessed."""
 
@@ -60,10 +60,7 @@ class RiskFactor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RiskAssessment:
-    """Highest level of all reasons, and the reasons, the highest first.
-
-    Levels and texts only inform the administrator who decides. They never allow or refuse an access.
-    """
+    """Highest level of all reasons, and the reasons, the highest first. They inform; they never allow or refuse."""
 
     level: RiskLevel
     reasons: tuple[RiskFactor, ...]
@@ -81,14 +78,14 @@ NO_HISTORY = History()
 
 OPERATIONS: Mapping[Operation, RiskFactor] = MappingProxyType(
     {
-        Operation.READ: RiskFactor("operation", RiskLevel.LOW, "reads files"),
-        Operation.RECEIVE: RiskFactor("operation", RiskLevel.LOW, "receives data"),
-        Operation.CREATE: RiskFactor("operation", RiskLevel.MEDIUM, "creates files"),
-        Operation.MODIFY: RiskFactor("operation", RiskLevel.MEDIUM, "changes files"),
-        Operation.CONNECT: RiskFactor("operation", RiskLevel.MEDIUM, "opens a connection that carries data both ways"),
-        Operation.SEND: RiskFactor("operation", RiskLevel.MEDIUM, "sends data"),
-        Operation.DELETE: RiskFactor("operation", RiskLevel.HIGH, "deletes files"),
-        Operation.EXECUTE: RiskFactor("operation", RiskLevel.HIGH, "runs a program"),
+        Operation.READ: RiskFactor("operation", _LOW, "reads files"),
+        Operation.RECEIVE: RiskFactor("operation", _LOW, "receives data"),
+        Operation.CREATE: RiskFactor("operation", _MEDIUM, "creates files"),
+        Operation.MODIFY: RiskFactor("operation", _MEDIUM, "changes files"),
+        Operation.CONNECT: RiskFactor("operation", _MEDIUM, "opens a connection that carries data both ways"),
+        Operation.SEND: RiskFactor("operation", _MEDIUM, "sends data"),
+        Operation.DELETE: RiskFactor("operation", _HIGH, "deletes files"),
+        Operation.EXECUTE: RiskFactor("operation", _HIGH, "runs a program"),
     }
 )
 
@@ -114,9 +111,9 @@ def _reasons(access: AccessTuple, history: History) -> Iterator[RiskFactor]:
     else:
         yield from _of_path(access.target, access.operation)
     if history.denials:
-        yield RiskFactor("denied_before", RiskLevel.MEDIUM, "was denied before")
+        yield RiskFactor("denied_before", _MEDIUM, "was denied before")
     if history.revocations:
-        yield RiskFactor("revoked_before", RiskLevel.MEDIUM, "was approved before, and the approval was revoked")
+        yield RiskFactor("revoked_before", _MEDIUM, "was approved before, and the approval was revoked")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -165,32 +162,32 @@ def _of_path(target: str, operation: Operation) -> Iterator[RiskFactor]:
     inside = target[found.end() :] if found else ""
     if operation is Operation.EXECUTE:
         if _ANY_COMMAND.fullmatch(target.rpartition("/")[2]):
-            yield RiskFactor("any_command", RiskLevel.HIGH, "this program can run any command")
+            yield RiskFactor("any_command", _HIGH, "this program can run any command")
         return
     if _is_secret(target, inside):
-        yield RiskFactor("secret", RiskLevel.HIGH, "contains keys, passwords or other credentials")
+        yield RiskFactor("secret", _HIGH, "contains keys, passwords or other credentials")
     elif place := _of_place(target, inside, is_in_home=found is not None):
         yield place
     if operation in _WRITING and _is_program(target, inside):
-        yield RiskFactor("program", RiskLevel.HIGH, "changes programs, or settings that start programs")
+        yield RiskFactor("program", _HIGH, "changes programs, or settings that start programs")
 
 
 def _of_place(target: str, inside: str, *, is_in_home: bool) -> RiskFactor | None:
     found: tuple[str, RiskLevel, str] | None = None
     if target == "/":
-        found = ("everything", RiskLevel.HIGH, "covers every file of the machine")
+        found = ("everything", _HIGH, "covers every file of the machine")
     elif is_in_home and not inside:
-        found = ("home", RiskLevel.HIGH, "covers a whole home folder, with its keys and passwords")
+        found = ("home", _HIGH, "covers a whole home folder, with its keys and passwords")
     elif target in _HOMES:
-        found = ("homes", RiskLevel.HIGH, "covers the home folders of all users")
+        found = ("homes", _HIGH, "covers the home folders of all users")
     elif _DEVICE.fullmatch(target):
-        found = ("device", RiskLevel.HIGH, "is a disk or memory device of the machine")
+        found = ("device", _HIGH, "is a disk or memory device of the machine")
     elif target.count("/") == 1 and target != _TEMPORARY:
-        found = ("broad", RiskLevel.HIGH, "covers a folder at the top of the file system")
+        found = ("broad", _HIGH, "covers a folder at the top of the file system")
     elif is_in_home:
-        found = ("in_home", RiskLevel.MEDIUM, "is in a home folder")
+        found = ("in_home", _MEDIUM, "is in a home folder")
     elif _is_below(target, _SYSTEM):
-        found = ("system", RiskLevel.MEDIUM, "belongs to the system")
+        found = ("system", _MEDIUM, "belongs to the system")
     return RiskFactor(*found) if found else None
 
 
@@ -205,9 +202,8 @@ def _is_secret(target: str, inside: str) -> bool:
 
 
 def _is_program(target: str, inside: str) -> bool:
-    if _is_below(target, _PROGRAMS) or _is_below(inside, _PROGRAMS_OF_A_USER):
-        return True
-    return bool(_PROGRAM_NAME.fullmatch(target))
+    is_inside = _is_below(target, _PROGRAMS) or _is_below(inside, _PROGRAMS_OF_A_USER)
+    return is_inside or bool(_PROGRAM_NAME.fullmatch(target))
 
 
 # ---- network ---------------------------------------------------------------------------------------------------------
@@ -238,69 +234,61 @@ def _of_network(target: str, operation: Operation) -> Iterator[RiskFactor]:
     try:
         parsed = parse_declaration(target)
     except InvalidInputError:
-        yield RiskFactor("unreadable", RiskLevel.HIGH, "the target cannot be parsed")
+        yield RiskFactor("unreadable", _HIGH, "the target cannot be parsed")
         return
     if parsed.kind is TargetKind.UNIX and _CONTROL_SOCKET.fullmatch(parsed.socket or ""):
-        yield RiskFactor("control", RiskLevel.HIGH, "controls the machine or its containers")
+        yield RiskFactor("control", _HIGH, "controls the machine or its containers")
         return
     if parsed.kind is TargetKind.UNIX:
-        yield RiskFactor("local_service", RiskLevel.MEDIUM, "is a service of this machine")
+        yield RiskFactor("local_service", _MEDIUM, "is a service of this machine")
         return
     yield from _of_host(parsed)
     if parsed.scheme in _NOT_ENCRYPTED and not _is_loopback(parsed):
-        level = RiskLevel.MEDIUM if operation is Operation.RECEIVE else RiskLevel.HIGH
+        level = _MEDIUM if operation is Operation.RECEIVE else _HIGH
         yield RiskFactor("not_encrypted", level, "is not encrypted: the data can be read and changed in transit")
     if parsed.scheme not in _WEB and parsed.port not in _WEB_PORTS:
-        yield RiskFactor("service", RiskLevel.MEDIUM, f"uses port {parsed.port}, which is not a web port")
+        yield RiskFactor("service", _MEDIUM, f"uses port {parsed.port}, which is not a web port")
 
 
 def _of_host(parsed: NetworkTarget) -> Iterator[RiskFactor]:
     host = parsed.host
     if host in _METADATA:
-        yield RiskFactor("metadata", RiskLevel.HIGH, "serves the credentials of a cloud machine")
+        yield RiskFactor("metadata", _HIGH, "serves the credentials of a cloud machine")
     elif parsed.kind is TargetKind.NETWORK:
         yield from _of_range(host)
     elif parsed.kind is TargetKind.WILDCARD:
-        yield RiskFactor("breadth", RiskLevel.MEDIUM, f"covers every host below {host}")
+        yield RiskFactor("breadth", _MEDIUM, f"covers every host below {host}")
     elif _is_loopback(parsed):
-        yield RiskFactor(
-            "loopback", RiskLevel.MEDIUM, "reaches services on this machine, which often trust local callers"
-        )
+        yield RiskFactor("loopback", _MEDIUM, "reaches services on this machine, which often trust local callers")
     elif is_address(host):
         yield _of_address(host)
     elif "." not in host or host.endswith(_PRIVATE_NAMES):
-        yield RiskFactor("private", RiskLevel.MEDIUM, "is a name of a private network")
+        yield RiskFactor("private", _MEDIUM, "is a name of a private network")
     yield from _of_letters(host)
 
 
 def _of_letters(host: str) -> Iterator[RiskFactor]:
     if mixed_scripts(unicode_host(host)):
-        yield RiskFactor(
-            "confusable", RiskLevel.HIGH, "mixes letters of several scripts, so it can look like another name"
-        )
+        yield RiskFactor("confusable", _HIGH, "mixes letters of several scripts, so it can look like another name")
     elif "xn--" in host:
-        yield RiskFactor(
-            "other_letters", RiskLevel.MEDIUM, "has letters outside ASCII, so it can look like another name"
-        )
+        yield RiskFactor("other_letters", _MEDIUM, "has letters outside ASCII, so it can look like another name")
 
 
 def _of_range(text: str) -> Iterator[RiskFactor]:
     network = ipaddress.ip_network(text)
     if any(address in network for address in _METADATA_ADDRESSES if address.version == network.version):
-        yield RiskFactor(
-            "metadata", RiskLevel.HIGH, "includes an address that serves the credentials of a cloud machine"
-        )
-    level = RiskLevel.HIGH if network.num_addresses > _MOST_ADDRESSES else RiskLevel.MEDIUM
+        yield RiskFactor("metadata", _HIGH, "includes an address that serves the credentials of a cloud machine")
+    level = _HIGH if network.num_addresses > _MOST_ADDRESSES else _MEDIUM
     yield RiskFactor("breadth", level, f"covers {network.num_addresses:,} addresses")
 
 
 def _of_address(host: str) -> RiskFactor:
     address = ipaddress.ip_address(host)
     if address.is_link_local:
-        return RiskFactor("link_local", RiskLevel.HIGH, "is a link-local address, where metadata services run")
+        return RiskFactor("link_local", _HIGH, "is a link-local address, where metadata services run")
     if address.is_private:
-        return RiskFactor("private", RiskLevel.MEDIUM, "is an address of a private network")
-    return RiskFactor("address", RiskLevel.MEDIUM, "is an address without a name, whose owner can change")
+        return RiskFactor("private", _MEDIUM, "is an address of a private network")
+    return RiskFactor("address", _MEDIUM, "is an address without a name, whose owner can change")
 
 
 def _is_loopback(parsed: NetworkTarget) -> bool:
@@ -420,8 +408,7 @@ def with_effect(wanted: DecisionFilter, effect: DecisionEffect) -> DecisionFilte
 
 def check_pattern(resource_type: str, target: str) -> None:
     """Refuse a path that contains pattern characters, because a decision matches paths literally."""
-    found = pattern_problem(target, "/target") if resource_type == ResourceType.FILESYSTEM else None
-    if found is not None:
+    if resource_type == ResourceType.FILESYSTEM and (found := pattern_problem(target, "/target")):
         raise InvalidInputError([found])
 
 

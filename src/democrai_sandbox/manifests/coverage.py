@@ -147,10 +147,7 @@ class Difference:
 
 
 def diff(old: Manifest, new: Manifest) -> Difference:
-    """Return the rights that the new version of a manifest adds and drops.
-
-    Relative filesystem targets are compared as written, because two versions are in different folders.
-    """
+    """Return the rights that a new version adds and drops. Relative filesystem targets are compared as written."""
     if old.kind is not new.kind:
         raise InvalidInputError.of(f"cannot compare a manifest of kind {old.kind} with one of kind {new.kind}")
     changes: list[Change] = []
@@ -160,7 +157,8 @@ def diff(old: Manifest, new: Manifest) -> Difference:
         for name in _LISTS:
             names = getattr(before, name, ()), getattr(after, name, ())
             changes += _list_changes(*names, pointer_to(pointer, name))
-        changes += _limit_changes(_limits(before), _limits(after), pointer_to(pointer, "limits"))
+        limits = getattr(before, "limits", NO_LIMITS), getattr(after, "limits", NO_LIMITS)
+        changes += _limit_changes(*limits, pointer_to(pointer, "limits"))
     return Difference(tuple(sorted(changes, key=lambda change: tuple(ChangeEffect).index(change.effect))))
 
 
@@ -209,10 +207,6 @@ def _limit_changes(old: Limits, new: Limits, pointer: str) -> Iterator[Change]:
             widened = after is None or (before is not None and after > before)
             effect = ChangeEffect.WIDENED if widened else ChangeEffect.NARROWED
             yield Change(effect, pointer_to(pointer, name), (_limit(before),), (_limit(after),))
-
-
-def _limits(section: Section | None) -> Limits:
-    return NO_LIMITS if section is None else section.limits
 
 
 def _limit(number: int | None) -> str:

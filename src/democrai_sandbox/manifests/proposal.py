@@ -165,10 +165,7 @@ def _remark(about: str, what: str) -> str:
 
 
 def allowing(rules: tuple[AccessRule, ...]) -> Callable[[ObservedUse], frozenset[int]]:
-    """Return a function that finds the positions of the rules that allow an observed access.
-
-    Built once for many calls.
-    """
+    """Return a function, built once for many calls, that finds the positions of the rules that allow an access."""
     covering = _covering(rules)
 
     def find(observed: ObservedUse) -> frozenset[int]:

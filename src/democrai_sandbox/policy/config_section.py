@@ -75,10 +75,7 @@ class ConfigSection:
 
 
 def described(value: object) -> str:
-    """Return a rejected value in recognizable form, without running its code.
-
-    Parts of a URL that may be secret are hidden.
-    """
+    """Return a rejected value in recognizable form, without running its code or showing secret parts of a URL."""
     text = exact_str(value)
     if text is not None:
         return shown(_without_secrets(text))

@@ -106,10 +106,7 @@ def network_entries(rules: Iterable[AccessRule]) -> tuple[tuple[bytes, int], ...
 
 
 def rule_key(normalized: str) -> str:
-    """Return the key of a rule with this canonical target.
-
-    URLs, the most frequent targets, are split without parsing, because they are already canonical.
-    """
+    """Return the key of a rule with this canonical target. URLs, the most frequent ones, are split without parsing."""
     scheme, separator, rest = normalized.partition("://")
     if not separator or rest.startswith("["):
         return _keys(parse_declaration(normalized))[0]

@@ -67,10 +67,6 @@ class FileAccess(IntFlag):
 NO_ACCESS = FileAccess(0)
 EVERY_ACCESS = FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE | FileAccess.EXECUTE
 
-_ACCESS_OF_OPERATION: Mapping[Operation, FileAccess] = MappingProxyType(
-    {operation: FileAccess[operation.name] for operation in VALID_OPERATIONS[ResourceType.FILESYSTEM]}
-)
-
 
 class NetworkAccess(IntFlag):
     """Network operations as bits. The native core uses exactly these values; never renumber them."""
@@ -79,10 +75,6 @@ class NetworkAccess(IntFlag):
     RECEIVE = 2
     SEND = 4
 
-
-_NETWORK_ACCESS_OF_OPERATION: Mapping[Operation, NetworkAccess] = MappingProxyType(
-    {operation: NetworkAccess[operation.name] for operation in NETWORK_OPERATIONS}
-)
 
 _RECEIVING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -96,19 +88,17 @@ def file_access(operations: Operation | Iterable[Operation]) -> FileAccess:
     """Return the mask of filesystem operations; raises ``ValueError`` for other operations."""
     mask = NO_ACCESS
     for operation in (operations,) if isinstance(operations, Operation) else operations:
-        bit = _ACCESS_OF_OPERATION.get(operation)
-        if bit is None:
+        if operation not in VALID_OPERATIONS[ResourceType.FILESYSTEM]:
             raise ValueError(f"{operation!s} is not a filesystem operation")
-        mask |= bit
+        mask |= FileAccess[operation.upper()]
     return mask
 
 
 def network_access(operation: Operation) -> NetworkAccess:
     """Return the bit of a network operation; raises ``ValueError`` for other operations."""
-    bit = _NETWORK_ACCESS_OF_OPERATION.get(operation)
-    if bit is None:
+    if operation not in NETWORK_OPERATIONS:
         raise ValueError(f"{operation!s} is not a network operation")
-    return bit
+    return NetworkAccess[operation.upper()]
 
 
 def http_operation(method: str) -> Operation:

@@ -211,10 +211,7 @@ def prefixes_of(path: str, depth: int | None = None) -> Iterator[str]:
 
 
 def folder_of_temporary(path: str) -> str:
-    """Return the parent folder of the first name in a normalized path that differs in every run.
-
-    Empty if the path has no such name, or the folder is very broad.
-    """
+    """Return the folder of the first name that differs in every run; empty without one, or if it is very broad."""
     for place in prefixes_of(path):
         folder, _, name = place.rpartition("/")
         if _depth(folder) >= SHALLOWEST_FOLDER and _TEMPORARY.search(name):

@@ -316,10 +316,7 @@ def rules_to_json(rules: Iterable[AccessRule]) -> str:
 
 
 def rules_from_json(text: str, *, pointer: str = "") -> tuple[AccessRule, ...]:
-    """Parse the output of ``rules_to_json``.
-
-    Anything else is rejected and never treated as an empty list, because unreadable rules must not run.
-    """
+    """Parse the output of ``rules_to_json``. Unreadable rules are rejected, and never treated as an empty list."""
     exact = exact_str(text)
     if exact is None:
         raise InvalidInputError.of(f"expected a JSON text, got {shown(text)}", pointer=pointer)

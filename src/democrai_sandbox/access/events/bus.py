@@ -144,10 +144,7 @@ class EventInbox:
             self._changed.notify_all()
 
     def take(self) -> list[int | None]:
-        """Wait for events and return them: None for a gap, then the generation.
-
-        Returns an empty list once it is closed.
-        """
+        """Wait for events and return them: None for a gap, then the generation; an empty list once it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._gap or self._highest is not None)
             if self._closed:
@@ -223,10 +220,7 @@ class Bus(ABC):
 
     @abstractmethod
     def start(self, heard: Callable[[int | None], None]) -> None:
-        """Start listening; a bus can be started only once.
-
-        ``heard`` gets the generation that another node announced, or None after a gap.
-        """
+        """Start listening, only once. ``heard`` gets a generation that another node announced, or None after a gap."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -71,9 +71,7 @@ class HubFolder:
         return user in (self.owner, _ROOT)
 
     def lock(self, name: str) -> int | None:
-        """Lock the file of this name and return its descriptor, or None if it is taken.
-
-        Closing the descriptor unlocks it.
+        """Lock the file of this name and return its descriptor, which unlocks it when closed, or None if it is taken.
 
         Root does not take the lock in another user's folder, because that user's nodes could not connect to its hub.
         """

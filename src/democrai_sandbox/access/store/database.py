@@ -266,10 +266,7 @@ class Database:
         self._writers = FairSemaphore(connections if self.is_postgresql else 1)
 
     def act(self, work: Callable[[Connection], T]) -> T:
-        """Run a function that changes data: all changes are on the disk afterwards, or none.
-
-        A function that lost a race against another transaction runs again.
-        """
+        """Run a function that changes data, again if it lost a race: all changes are on disk afterwards, or none."""
         with unavailable(), self._entered(self._writers):
             for _ in range(_ATTEMPTS - 1):
                 try:

@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 _AT_ONCE = 500
 _OUTCOMES = MappingProxyType(
     {
-        (DecisionEffect.APPROVAL, DecisionScope.SESSION): (
-            RequestState.APPROVED_FOR_SESSION,
-            AuditAction.APPROVED_FOR_SESSION,
-        ),
-        (DecisionEffect.APPROVAL, DecisionScope.PERMANENT): (RequestState.APPROVED, AuditAction.APPROVED),
-        (DecisionEffect.DENIAL, DecisionScope.PERMANENT): (RequestState.DENIED, AuditAction.DENIED),
+        (DecisionEffect.APPROVAL, DecisionScope.SESSION): RequestState.APPROVED_FOR_SESSION,
+        (DecisionEffect.APPROVAL, DecisionScope.PERMANENT): RequestState.APPROVED,
+        (DecisionEffect.DENIAL, DecisionScope.PERMANENT): RequestState.DENIED,
     }
 )
+"""States of the answered requests; the audit actions have the same names."""
 
 
 def decide(connection: Connection, decision: values.NewDecision, *, now: datetime) -> Decision:
@@ -46,7 +44,7 @@ def decide(connection: Connection, decision: values.NewDecision, *, now: datetim
     Raises ``RequestUnknown``, or ``DecisionConflict`` if the request was decided meanwhile. The approval of a request
     with a resume action creates its resumption in the same transaction.
     """
-    state, action = _checked_outcome(decision)
+    state = _checked_outcome(decision)
     ledger = Ledger(connection)
     asked = _pending(connection, decision) if decision.request_id else None
     if has_ended(connection, decision.session_key):
@@ -60,7 +58,7 @@ def decide(connection: Connection, decision: values.NewDecision, *, now: datetim
     answered = _answer(connection, decision, asked, made, state)
     started = add_resumes(connection, answered, made, now=now) if made.effect is DecisionEffect.APPROVAL else []
     entry = AuditEntry(
-        action,
+        AuditAction(state.value),
         decision.decided_by,
         decision.access,
         decision.request_id,
@@ -253,12 +251,12 @@ def check_live(decision: Decision) -> None:
         raise DecisionConflict(message)
 
 
-def outcome_of(decision: Decision) -> tuple[RequestState, AuditAction]:
-    """Return the state of the requests that a decision answered, and its audit action."""
+def outcome_of(decision: Decision) -> RequestState:
+    """Return the state of the requests that a decision answered."""
     return _OUTCOMES[decision.effect, decision.scope]
 
 
-def _checked_outcome(decision: values.NewDecision) -> tuple[RequestState, AuditAction]:
+def _checked_outcome(decision: values.NewDecision) -> RequestState:
     outcome = _OUTCOMES.get((decision.effect, decision.scope))
     if outcome is None:
         raise InvalidInputError.of("a denial is always permanent", pointer="/scope")
@@ -453,7 +451,7 @@ def _record_of(connection: Connection, decision: Decision) -> values.AuditRecord
     written = (
         select(audit)
         .where(audit.c.request_id == decision.request_id, audit.c.at == decision.created_at)
-        .where(audit.c.actor == decision.created_by, audit.c.action == outcome_of(decision)[1].value)
+        .where(audit.c.actor == decision.created_by, audit.c.action == outcome_of(decision).value)
         .order_by(audit.c.sequence.desc())
     )
     for record in map(tables.to_audit_record, connection.execute(written)):
@@ -509,7 +507,7 @@ def _reopen(connection: Connection, done: values.Aftermath) -> tuple[str, ...]:
         other.c.session_key == requests.c.session_key,
     )
     answered = (
-        requests.c.state == outcome_of(done.decision)[0].value,
+        requests.c.state == outcome_of(done.decision).value,
         requests.c.decided_at == done.decision.created_at,
     )
     reopened = connection.execute(
@@ -529,7 +527,7 @@ def _reopen(connection: Connection, done: values.Aftermath) -> tuple[str, ...]:
 def _give_back(connection: Connection, done: values.Aftermath, restored: Sequence[Decision]) -> None:
     """Set the requests of restored decisions back to their answered state."""
     for one in restored:
-        state = outcome_of(one)[0].value
+        state = outcome_of(one).value
         shown = {"state": state, "decision_id": one.id, "ended_at": None, "ended_by": ""}
         theirs: ColumnElement[bool] = requests.c.decision_id == one.id
         if (one.effect, one.scope) == (done.decision.effect, done.decision.scope):

@@ -237,24 +237,17 @@ def similar(connection: Connection, access: values.AccessTuple) -> tuple[values.
     """
     subject, table = access.subject, decisions.c
     latest = select(decisions).order_by(table.created_at.desc(), table.id.desc())
-    of_subject = latest.where(
-        table.subject_kind == subject.kind.value,
-        table.subject_name == subject.name,
-        table.resource_type == access.resource_type.value,
-    )
+    of_subject = latest.where(*_of_subject(decisions, subject), table.resource_type == access.resource_type.value)
     newest = latest.limit(_OF_OTHERS).subquery()
     which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
-    same = and_(newest.c.subject_kind == subject.kind.value, newest.c.subject_name == subject.name)
+    same = and_(*_of_subject(newest, subject))
     of_target = select(newest).where(which, sa.not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
     rows = (*connection.execute(of_subject.limit(_OF_SUBJECT)), *connection.execute(of_target))
     return similar_first(access, map(tables.to_decision, rows))
 
 
 def similar_first(access: values.AccessTuple, found: Iterable[values.Decision]) -> tuple[values.Decision, ...]:
-    """Return decisions about the same access, then about nearby targets, then of other subjects; each newest first.
-
-    Unrelated ones among those found are left out.
-    """
+    """Return the related decisions: about the same access, nearby targets, other subjects; each newest first."""
     near = [decision for decision in found if decision.access == access or _is_near(access, decision.access)]
     near.sort(key=lambda decision: decision.created_at, reverse=True)
     return tuple(sorted(near, key=lambda found: (found.access != access, found.access.subject != access.subject)))
@@ -338,9 +331,10 @@ _SET_RANK = sa.update(requests).where(requests.c.id == bindparam("its_id")).valu
 
 
 def histories(connection: Connection, digests: Collection[str]) -> dict[str, History]:
-    """Return the earlier decisions about accesses, by digest; accesses without decisions are left out."""
+    """Return the earlier decisions about accesses, by digest."""
     found = connection.execute(_HISTORY, {"digests": sorted(digests)})
-    return {row.digest: History(int(row.denials), int(row.revocations)) for row in found}
+    known = {row.digest: History(int(row.denials), int(row.revocations)) for row in found}
+    return dict.fromkeys(digests, NO_HISTORY) | known
 
 
 def assessments(
@@ -352,10 +346,10 @@ def assessments(
     """
     others = [replace(access, target=target) for target in targets]
     known = histories(connection, {one.digest for one in (access, *others)})
-    own = assess(access, known.get(access.digest, NO_HISTORY))
+    own = assess(access, known[access.digest])
     if not others:
         return (own,)
-    return tuple(assess(one, known.get(one.digest, NO_HISTORY), includes=own) for one in others)
+    return tuple(assess(one, known[one.digest], includes=own) for one in others)
 
 
 def rank_new(connection: Connection, request_id: str, access: values.AccessTuple) -> None:
@@ -367,10 +361,7 @@ def rank_waiting(connection: Connection) -> int:
     """Assess a batch of pending requests that an earlier version stored without a risk; return their number."""
     rows = connection.execute(_LEFT).all()
     known = histories(connection, {row.digest for row in rows}) if rows else {}
-    ranks = [
-        {"its_id": row.id, "rank": assess(tables.to_access(row), known.get(row.digest, NO_HISTORY)).level.rank}
-        for row in rows
-    ]
+    ranks = [{"its_id": row.id, "rank": assess(tables.to_access(row), known[row.digest]).level.rank} for row in rows]
     if ranks:
         connection.execute(_SET_RANK, ranks)
     return len(ranks)
@@ -469,10 +460,7 @@ def _groups(
     for row in connection.execute(_users(wanted), digests):
         users.setdefault(row.digest, []).append(row.user_id)
     known = histories(connection, digests["digests"])
-    return [
-        _group(head, totals[head.digest], users.get(head.digest, ()), known.get(head.digest, NO_HISTORY))
-        for head in heads
-    ]
+    return [_group(head, totals[head.digest], users.get(head.digest, ()), known[head.digest]) for head in heads]
 
 
 def _members(wanted: values.RequestFilter) -> ColumnElement[bool]:
@@ -487,8 +475,8 @@ def _totals(wanted: values.RequestFilter) -> Select[Any]:
             table.digest,
             func.count().label("requests"),
             func.sum(table["count"]).label("times"),
-            func.count(func.nullif(table.user_id, "").distinct()).label("users"),
-            func.count(func.nullif(table.session_key, "").distinct()).label("sessions"),
+            func.count(func.nullif(table.user_id, "").distinct()).label("user_count"),
+            func.count(func.nullif(table.session_key, "").distinct()).label("session_count"),
             func.min(table.first_seen).label("first_seen"),
             func.max(table.last_seen).label("last_seen"),
         )
@@ -516,16 +504,13 @@ def _users(wanted: values.RequestFilter) -> Select[Any]:
 def _group(head: Row[Any], total: Row[Any], users: Sequence[str], history: History) -> values.PendingGroup:
     access = tables.to_access(head)
     risk = assess(access, history)
-    return values.PendingGroup(
+    return tables.from_row(
+        values.PendingGroup,
+        total,
         access=access,
         newest_id=head.id,
-        requests=total.requests,
         count=int(total.times),
         users=tuple(users),
-        user_count=total.users,
-        session_count=total.sessions,
-        first_seen=total.first_seen,
-        last_seen=total.last_seen,
         risk=risk.level,
         risk_reasons=risk.reasons,
         chain=tuple(json.loads(head.chain)),

@@ -71,10 +71,7 @@ class NotRegistered(Exception):  # noqa: N818 - it says what happened
 
 
 def register(connection: Connection, request: values.NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
-    """Add a request, or count it if the same request is already pending.
-
-    Raises ``NotRegistered``, which rolls back the row.
-    """
+    """Add a request, or count it if it is already pending. Raises ``NotRegistered``, which rolls back the row."""
     for name in ("user_id", "session_key"):
         check_identity(name, getattr(request.origin, name))
     request_id = request.id or values.new_id()

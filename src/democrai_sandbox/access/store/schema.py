@@ -88,22 +88,15 @@ def upgrade_schema(url: str) -> str:
 
 
 def _upgraded(connection: Connection, versions: frozenset[str]) -> str:
-    """Upgrade a schema of one of these versions; return the version before.
-
-    Another process may have upgraded it while this one waited for the lock.
-    """
+    """Upgrade a schema of one of these versions, unless another process already did; return the version before."""
     with without_timeout(connection):
-        _lock(connection)
+        # One migration at a time. SQLite's transaction holds the lock already.
+        if connection.dialect.name == POSTGRESQL:
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('democrai-sandbox access schema'))"))
         before = _found(connection).version
         if before in versions:
             _upgrade(connection)
     return before
-
-
-def _lock(connection: Connection) -> None:
-    """Allow one migration at a time. SQLite's transaction holds the lock already."""
-    if connection.dialect.name == POSTGRESQL:
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('democrai-sandbox access schema'))"))
 
 
 def _found(connection: Connection) -> Schema:

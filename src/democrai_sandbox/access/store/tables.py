@@ -16,7 +16,7 @@ from democrai_sandbox.access.verdicts import NOT_ASSESSED
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 
@@ -56,39 +56,36 @@ def from_stored(text: str) -> str:
     return _MARKED.sub(lambda found: chr(int(found.group(1), 16)), text)
 
 
-class AnyText(sa.TypeDecorator[str]):
-    """Text from outside, stored without loss."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's signature
-        """Encode for the database."""
-        return None if value is None else to_stored(value)
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - the same
-        """Decode from the database."""
-        return None if value is None else from_stored(value)
-
-
-class Moment(sa.TypeDecorator[datetime]):
-    """Aware time, stored as an integer."""
-
-    impl = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - the same
-        """Encode for the database."""
-        return None if value is None else to_micros(value)
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - the same
-        """Decode from the database."""
-        return None if value is None else from_micros(value)
-
-
 def big_integer() -> Any:
     """Return the type of 64-bit counters, with the name that SQLite's strict tables know."""
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+class _Encoded(sa.TypeDecorator[T]):
+    """Type of values that are stored in another form, except None."""
+
+    encode: Callable[[T], Any]
+    decode: Callable[[Any], T]
+
+    def process_bind_param(self, value: T | None, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's signature
+        return None if value is None else self.encode(value)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> T | None:  # noqa: ARG002 - the same
+        return None if value is None else self.decode(value)
+
+
+class AnyText(_Encoded[str]):
+    """Text from outside, stored without loss."""
+
+    impl, cache_ok = sa.Text, True
+    encode, decode = staticmethod(to_stored), staticmethod(from_stored)
+
+
+class Moment(_Encoded[datetime]):
+    """Aware time, stored as an integer."""
+
+    impl, cache_ok = big_integer(), True
+    encode, decode = staticmethod(to_micros), staticmethod(from_micros)
 
 
 metadata = sa.MetaData()
