@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.policy import InvalidInputError, ResourceType
+from democrai_sandbox.policy import InvalidInputError, ResourceType, normalise_target, read_operation
 
 from . import values, verdicts
 from .snapshot import DecisionMatch, by_place, covers, reach
-from .targets import TargetParser, read_declared
+from .targets import TargetParser
 from .values import AccessTuple, DecisionEffect, DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
 from .verdicts import LONGEST_REASON, AdminVerdict, Outcome
 
@@ -220,11 +220,7 @@ class Administration:
     def approve_for_session(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
     ) -> Outcome:
-        """Approve a request until its session ends.
-
-        If the request has no session or the session has ended, nothing is stored. The request stays pending and the
-        outcome says why.
-        """
+        """Approve a request until its session ends; without a session it stays pending, and the outcome says why."""
         return self.decide("session", request_id, target=target, reason=reason, expected=expected)
 
     def approve_permanently(
@@ -271,10 +267,7 @@ class Administration:
         return self._end(self._node.store.revoke, decision_id, reason)
 
     def undo(self, decision_id: str, *, reason: str = "") -> values.Undone:
-        """Reverse a decision: end it, reopen the requests it answered, and restore the decision it replaced.
-
-        Requests whose action has already resumed stay answered; the result lists them.
-        """
+        """Reverse a decision, except for requests whose action has already resumed; the result lists them."""
         return self._end(self._node.store.undo, decision_id, reason)
 
     def decide_many(
@@ -328,8 +321,6 @@ class Administration:
         """End all approvals of a session and return their number. Only the host calls this."""
         if self._surroundings.is_guarded():
             raise ExternalAccessAdminRequired("guarded code cannot end sessions")
-        if not session_key:
-            raise InvalidInputError.of("the session key is empty", pointer="/session_key")
         ended = self._node.store.end_session(session_key, actor="system", now=self._node.clock())
         self._node.announce()
         return ended
@@ -349,10 +340,7 @@ class Administration:
             self._node.announce()
 
     def versions(self, access: AccessTuple, targets: Iterable[str] = ()) -> tuple[int, ...]:
-        """Return the version of the current state for a decision about each target, or about the access itself.
-
-        A caller that shows a state and decides later passes the version back as ``expected``.
-        """
+        """Return the version of the current state for a decision about each target, or about the access itself."""
         self._authorised(None)
         about = [access, *(self._considered(access, target) for target in targets)]
         found = self._read(lambda store: store.versions(about))
@@ -385,7 +373,10 @@ class Administration:
 
     def _decisions(self, wanted: DecisionFilter | None, effect: DecisionEffect, page: PageRequest | None) -> ResultPage:
         self._authorised(None)
-        narrowed = verdicts.with_effect(wanted or DecisionFilter(), effect)
+        wanted = wanted or DecisionFilter()
+        if wanted.effect not in (None, effect):
+            raise InvalidInputError.of(f"expected the effect {effect}, got {wanted.effect}", pointer="/effect")
+        narrowed = replace(wanted, effect=effect)
         return self._read(lambda store: store.decisions(narrowed, page or PageRequest()))
 
     def _present(self) -> Caller:
@@ -484,7 +475,8 @@ class Administration:
 
     def _declared(self, subject: Subject, resource_type: str, operation: str, target: str) -> AccessTuple:
         """Return the normalized tuple for a decision. Links in a path are resolved, as they are for every check."""
-        kind, act, normal = read_declared(resource_type, operation, target)
+        kind, act = read_operation(resource_type, operation)
+        normal = normalise_target(kind, target)
         if kind is ResourceType.FILESYSTEM:
             with self._surroundings.outside():
                 normal = self._surroundings.place_of(normal)

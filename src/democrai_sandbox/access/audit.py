@@ -19,30 +19,12 @@ if TYPE_CHECKING:
     from .values import AccessTuple, AuditRecord
 
 SCHEMA = "democrai-sandbox/audit/1"
-"""Schema of an export.
+"""Schema of an export: one JSON object per line, with this text and the fields of ``AuditRecord``.
 
-It has one JSON object per line:
-
-``schema``
-    ``democrai-sandbox/audit/1``
-``sequence``
-    1 for the first record, incremented by one for each record
-``at``
-    the time in UTC, ISO 8601 with six digits of the second
-``action``
-    the event, see ``AuditAction``
-``actor``
-    the user who acted, ``subject:<kind>:<name>`` for a request, ``system`` for automatic events
-``access``
-    null, or an object of ``subject_kind``, ``subject_name``, ``resource_type``, ``operation``, ``target``
-``request_id``
-    the request that the record is about, or empty
-``before``, ``after``
-    objects whose content depends on the action
-``previous_hash``
-    ``hash`` of the previous line, empty in the first
-``hash``
-    SHA-256, in hexadecimal, of the object without ``hash``, as JSON with sorted keys, no white space, ASCII only
+The ``sequence`` starts at 1. ``at`` is the time in UTC, ISO 8601 with six digits of the second. ``access`` is null, or
+an object of ``subject_kind``, ``subject_name``, ``resource_type``, ``operation`` and ``target``. The content of
+``before`` and ``after`` depends on the action. ``hash`` is SHA-256, in hexadecimal, of the object without ``hash``, as
+JSON with sorted keys, no white space, ASCII only; ``previous_hash`` is that of the previous line, empty in the first.
 """
 _KEYS = frozenset(
     ("schema", "sequence", "at", "action", "actor", "access", "request_id", "before", "after", "previous_hash", "hash")

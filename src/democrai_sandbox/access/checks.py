@@ -487,7 +487,15 @@ class AccessService:
         if self.surroundings.is_guarded():
             if subject is not None:
                 raise InvalidInputError.of("guarded code cannot choose the subject; omit it", pointer="/subject")
-            return self._ask_guard(asked)
+            context = asked.resume_context
+            return self.surroundings.ask(
+                asked.resource_type,
+                asked.operation,
+                asked.target,
+                register_request=asked.register,
+                resume_action=asked.resume_action,
+                resume_context=None if context is None else encode_context(context).decode("utf-8", "surrogatepass"),
+            )
         caller = self.surroundings.caller() or _NOBODY
         asker = subject or _HOST
         wanted = self._reader.read(asked.resource_type, asked.operation, asked.target, self.surroundings.place_of)
@@ -506,17 +514,6 @@ class AccessService:
             return ""
         identity = (question.user_id, question.organization_id, question.session_key)
         return caller.task_id if caller[:3] == tuple(map(_text, identity)) else ""
-
-    def _ask_guard(self, asked: _AskedAccess) -> AccessDecision:
-        context = asked.resume_context
-        return self.surroundings.ask(
-            asked.resource_type,
-            asked.operation,
-            asked.target,
-            register_request=asked.register,
-            resume_action=asked.resume_action,
-            resume_context=None if context is None else encode_context(context).decode("utf-8", "surrogatepass"),
-        )
 
     def _decided(self, subject: tuple[str, str], session_key: str, wanted: RequestedTarget) -> AccessDecision | None:
         """Return the result of an existing decision, or None."""

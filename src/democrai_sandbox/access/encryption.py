@@ -34,13 +34,6 @@ class DecryptionError(ValueError):
     """Encrypted value that cannot be decrypted. The message gives the reason and reveals nothing of the value."""
 
 
-class _EncryptedParts(NamedTuple):
-    key_id: str
-    header: bytes
-    nonce: bytes
-    body: bytes
-
-
 def encrypt(key: EncryptionKey, plain: bytes, *, purpose: bytes, identity: bytes) -> bytes:
     """Encrypt a value for a purpose, bound to the identity of its owner.
 
@@ -57,29 +50,30 @@ def encrypt(key: EncryptionKey, plain: bytes, *, purpose: bytes, identity: bytes
 
 def decrypt(ring: KeyRing, blob: bytes, *, purpose: bytes, identity: bytes) -> bytes:
     """Decrypt a value for this purpose and identity, or raise ``DecryptionError``."""
-    parts = _split(blob)
-    key = ring.find(parts.key_id)
+    key_id, header, nonce, body = _split(blob)
+    key = ring.find(key_id)
     if key is None:
-        raise DecryptionError(f"it was sealed with the key {shown(parts.key_id)}, which is not in the key ring")
+        raise DecryptionError(f"it was sealed with the key {shown(key_id)}, which is not in the key ring")
     try:
-        return _cipher(key.secret, purpose).decrypt(parts.nonce, parts.body, parts.header + identity)
+        return _cipher(key.secret, purpose).decrypt(nonce, body, header + identity)
     except InvalidTag:
         raise DecryptionError("it was changed, or belongs to another owner") from None
 
 
 def encrypted_with(blob: bytes) -> str:
     """Return the id of the encryption key that a value names. The id is not authenticated."""
-    return _split(blob).key_id
+    return _split(blob)[0]
 
 
-def _split(blob: bytes) -> _EncryptedParts:
+def _split(blob: bytes) -> tuple[str, bytes, bytes, bytes]:
+    """Return the key id, the authenticated header, the nonce and the ciphertext."""
     if not blob or blob[0] != _VERSION:
         raise DecryptionError("it does not start with a known format version")
     header = bytes(blob[: 2 + blob[1]] if len(blob) > 1 else blob)
     nonce, body = blob[len(header) : len(header) + _NONCE_BYTES], blob[len(header) + _NONCE_BYTES :]
     if not body:
         raise DecryptionError("it is too short")
-    return _EncryptedParts(header[2:].decode("ascii", "backslashreplace"), header, nonce, body)
+    return header[2:].decode("ascii", "backslashreplace"), header, nonce, body
 
 
 @lru_cache(maxsize=32)

@@ -58,10 +58,7 @@ class EncryptionKey:
 
 
 def with_first(text: str, key: EncryptionKey) -> str:
-    """Return the text with a key at the front, which encrypts from then on; comments stay.
-
-    The mark of the previous first key is removed, because that key has been in use.
-    """
+    """Return the text with a key at the front, and without the mark of the previous first key, which was in use."""
     lines = without(text, key.id).splitlines(keepends=True)
     first = next((_named(line) for line in lines if _is_key(line)), "")
     return key.line + "".join(line for line in lines if not first or _marked(line) != first)

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy import InvalidInputError, ResourceType
 from democrai_sandbox.policy.network_rules import prefix_of
 
-from .targets import TargetParser, decision_key, is_network
+from .audit import access_dict
+from .targets import TargetParser, decision_key
 from .values import Changes, DecisionEffect, DecisionReach, DecisionRow, DecisionScope
 
 if TYPE_CHECKING:
@@ -107,7 +108,10 @@ class _OperationDecisions:
                 kept.pop(key, None)
         # Both only grow: looking for ended decisions, or too deep, costs little.
         depth = max((key.count("/") for key in groups), default=0)
-        prefixes = {prefix_of(key) for key, some in groups.items() if is_network(some[0].resource_type, key)}
+        ranges = (
+            key for key, some in groups.items() if key[0] == "N" and some[0].resource_type == ResourceType.NETWORK
+        )
+        prefixes = set(map(prefix_of, ranges))
         return _OperationDecisions(kept, max(self._depth, depth), self._prefixes | prefixes)
 
     def rows(self) -> Iterator[DecisionRow]:
@@ -264,20 +268,16 @@ def _in_force(decisions: _SubjectDecisions, resource_type: str, now: int) -> Ite
         for row in decisions.rows()
         if row.resource_type == resource_type and (row.expires_at is None or row.expires_at > now)
     ]
-    denied = {
-        (row.operation, decision_key(row.resource_type, row.target))
-        for row in found
-        if row.effect == DecisionEffect.DENIAL
-    }
+    denied = {_place(row) for row in found if row.effect == DecisionEffect.DENIAL}
     reader = TargetParser()
     for row in found:
-        if (
-            row.effect != DecisionEffect.APPROVAL
-            or (row.operation, decision_key(row.resource_type, row.target)) in denied
-        ):
-            continue
-        if not denied or not _is_denied(decisions, reader, row, now):
+        is_denied = _place(row) in denied or (denied and _is_denied(decisions, reader, row, now))
+        if row.effect == DecisionEffect.APPROVAL and not is_denied:
             yield row
+
+
+def _place(row: DecisionRow) -> tuple[str, str]:
+    return row.operation, decision_key(row.resource_type, row.target)
 
 
 def _is_denied(decisions: _SubjectDecisions, reader: TargetParser, row: DecisionRow, now: int) -> bool:
@@ -383,11 +383,7 @@ def _who(subject: Subject) -> tuple[str, str]:
 def _row(access: AccessTuple) -> DecisionRow:
     return DecisionRow(
         id="covers",
-        subject_kind=access.subject.kind,
-        subject_name=access.subject.name,
-        resource_type=access.resource_type,
-        operation=access.operation,
-        target=access.target,
+        **access_dict(access),
         effect=DecisionEffect.APPROVAL,
         scope=DecisionScope.PERMANENT,
         session_key="",

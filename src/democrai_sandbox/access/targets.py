@@ -49,11 +49,6 @@ def decision_key(resource_type: str, target: str) -> str:
     return policy.rule_key(target) if resource_type == ResourceType.NETWORK else target
 
 
-def is_network(resource_type: str, key: str) -> bool:
-    """Return whether a key is that of an address range."""
-    return key[0] == "N" and resource_type == ResourceType.NETWORK
-
-
 class TargetParser:
     """Parser of requested resources, one for each service, so that guarded code cannot reach and change its cache."""
 
@@ -80,12 +75,6 @@ class TargetParser:
                 place_of, self._lexical(target) if len(target) <= _LONGEST_REMEMBERED else _lexical(target)
             )
         return (self._read if len(target) <= _LONGEST_REMEMBERED else _read)(resource_type, operation, target)
-
-
-def read_declared(resource_type: object, operation: object, target: str) -> tuple[ResourceType, Operation, str]:
-    """Parse the access of a decision, in any form that a rule allows; raise for other forms."""
-    kind, act = policy.read_operation(resource_type, operation)
-    return kind, act, normalise_target(kind, target)
 
 
 def _followed(place_of: Callable[[str], str], path: str) -> str:

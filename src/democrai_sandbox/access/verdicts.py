@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +21,7 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address, mixed_scripts, unicode_host
 from democrai_sandbox.policy.paths import pattern_problem
 
-from .values import DecisionEffect, DecisionFilter, DecisionScope, Expected
+from .values import DecisionEffect, DecisionScope, Expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -397,13 +397,6 @@ def checked_id(text: str, name: str) -> str:
     if type(text) is not str or len(text) > _LONGEST_ID:
         raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")
     return text
-
-
-def with_effect(wanted: DecisionFilter, effect: DecisionEffect) -> DecisionFilter:
-    """Return a filter for decisions with this effect."""
-    if wanted.effect not in (None, effect):
-        raise InvalidInputError.of(f"expected the effect {effect}, got {wanted.effect}", pointer="/effect")
-    return replace(wanted, effect=effect)
 
 
 def check_pattern(resource_type: str, target: str) -> None:

@@ -64,10 +64,7 @@ def parse_manifest(
 def parse_manifest(
     data: str | bytes, kind: ManifestKind | str | type[Manifest], *, folder: Folder = None, name: str = ""
 ) -> Manifest:
-    """Parse a manifest from a JSON text; without a ``folder``, filesystem targets must be absolute.
-
-    ``name`` applies to an extension whose manifest has none; it defaults to the name of the folder.
-    """
+    """Parse a manifest from a JSON text, like ``load_manifest``; without a ``folder``, paths must be absolute."""
     wanted = _checked_kind(kind)
     base = _checked_folder(folder)
     if not isinstance(data, str | bytes | bytearray):
@@ -203,7 +200,7 @@ class _PlainCopier:
 
 _DEEPEST = 2
 """Search depth below a folder: ``modules/reports`` below the folder of all extensions."""
-_FOLDERS = tuple((f"{kind}s", kind) for kind in (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR))
+_FOLDERS = {f"{kind}s": kind for kind in (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR)}
 
 
 class Located(NamedTuple):
@@ -255,9 +252,8 @@ def _kind_of(file: str) -> ManifestKind:
         if names.endswith((f"/{kind}.schema.json", f":manifest:{kind}:1")) or names == f"{kind}.schema.json":
             return kind
     around = Path(os.path.abspath(file)).parent.parent.name  # noqa: PTH100 - resolving links would lead elsewhere
-    for name, kind in _FOLDERS:
-        if around == name:
-            return kind
+    if around in _FOLDERS:
+        return _FOLDERS[around]
     raise InvalidInputError.of(f"{shown(file)}: neither its folder nor its {SCHEMA_KEY} tells its kind")
 
 

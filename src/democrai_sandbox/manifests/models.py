@@ -122,7 +122,6 @@ class ModuleManifest(Manifest):
     limits: Limits = NO_LIMITS
     """Limits of each process of the module: the programs that it starts, and its worker if it has one."""
     review: tuple[str, ...] = ()
-    """Remarks of ``record`` about the entries, for reviewers; no decision depends on them."""
 
     @property
     def sections(self) -> Mapping[str, Section | None]:

@@ -41,7 +41,11 @@ def normalise_host(text: str) -> str:
         raise InvalidInputError.of(f"the host contains a '%': {shown(text)}")
     name = (text if text.isascii() else _to_ascii(text)).lower()
     if _NUMBER.fullmatch(name.removesuffix(".").rpartition(".")[2]):
-        return _normalise_ipv4(name)
+        try:
+            return str(ipaddress.IPv4Address(name))
+        except ValueError:
+            message = f"the host {shown(name)} is a number that is not a canonical IPv4 address (four decimal parts)"
+            raise InvalidInputError.of(message) from None
     return _checked_name(name.removesuffix("."), text)
 
 
@@ -87,14 +91,6 @@ def host_key(host: str) -> str:
 def bracketed(host: str) -> str:
     """Return the host as it is written before a port."""
     return f"[{host}]" if ":" in host else host
-
-
-def _normalise_ipv4(name: str) -> str:
-    try:
-        return str(ipaddress.IPv4Address(name))
-    except ValueError:
-        message = f"the host {shown(name)} is a number that is not a canonical IPv4 address (four decimal parts)"
-        raise InvalidInputError.of(message) from None
 
 
 def _checked_name(name: str, given: str) -> str:

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections import deque
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -82,8 +82,7 @@ TIMEOUT_SECONDS = 5
 """Timeout in seconds for a connection, a free one of the pool, a lock and a statement."""
 
 CONNECTIONS = 16
-"""Default number of connections per process. Writes queue behind one row anyway, so more connections would only wait in
-the server instead of here."""
+"""Default number of connections per process. Writes queue behind one row, so more would only wait in the server."""
 
 _WRITE = "access_write"
 """Option that marks a connection as writing, before its transaction starts."""
@@ -191,13 +190,10 @@ def _check_database(path: str) -> None:
 
 
 def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
-    cursor = connection.cursor()
-    try:
+    with closing(connection.cursor()) as cursor:
         # FULL: an acknowledged commit is on the disk, also with a write-ahead log.
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
             cursor.execute(f"PRAGMA {pragma}")
-    finally:
-        cursor.close()
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -454,10 +454,8 @@ def _record_of(connection: Connection, decision: Decision) -> values.AuditRecord
         .where(audit.c.actor == decision.created_by, audit.c.action == outcome_of(decision).value)
         .order_by(audit.c.sequence.desc())
     )
-    for record in map(tables.to_audit_record, connection.execute(written)):
-        if record.after.get("decision", {}).get("id") == decision.id:
-            return record
-    return None
+    records = map(tables.to_audit_record, connection.execute(written))
+    return next((record for record in records if record.after.get("decision", {}).get("id") == decision.id), None)
 
 
 def newer_decision_text(found: Decision) -> str:

@@ -148,14 +148,13 @@ def attach_resume(connection: Connection, request: values.NewRequest, *, now: da
     organization must match as well: it is not part of a request's identity, but the action resumes in it. The task
     becomes that of the caller with the action.
     """
-    origin, context = request.origin, request.resume_context
+    origin = request.origin
     same = [requests.c[name] == getattr(origin, name) for name in ("user_id", "organization_id", "session_key")]
     bare = and_(requests.c.id == request.id, is_pending, requests.c.resume_action == "", *same)
     if connection.execute(select(requests.c.id).where(bare)).first() is None:
         return False
     ledger = Ledger(connection)
-    if request.seal_again is not None:
-        context = request.seal_again()
+    context = request.resume_context if request.seal_again is None else request.seal_again()
     given = {"resume_action": request.resume_action, "resume_context": context, "task_id": origin.task_id}
     row = connection.execute(
         update(requests).where(bare).values(given).returning(*tables.REQUEST_COLUMNS)
@@ -228,15 +227,12 @@ def replace_contexts(store: DatabaseStore, reseal: Callable[[values.StoredReques
         if not rows:
             return replaced
         last = rows[-1].id
-        sealed = [
-            (row.id, bytes(row.resume_context), reseal(tables.to_request(row), bytes(row.resume_context)))
-            for row in rows
-        ]
-        changed = [
-            {"its_id": request_id, "old": old, "new": new}
-            for request_id, old, new in sealed
-            if new is not None and new != old
-        ]
+        changed = []
+        for row in rows:
+            old = bytes(row.resume_context)
+            new = reseal(tables.to_request(row), old)
+            if new is not None and new != old:
+                changed.append({"its_id": row.id, "old": old, "new": new})
         if changed:
             store.database.act(lambda connection, changed=changed: connection.execute(_EXCHANGE, changed))  # type: ignore[misc]
         replaced += len(changed)
@@ -349,28 +345,16 @@ def claim_resume(
     if resume_id is None:
         return None
     its_row = resume_query().where(resumes.c.id == resume_id)
+    changed = update(resumes).where(resumes.c.id == resume_id)
     due = connection.execute(its_row).one()
     access = find_request(connection, due.request_id).access
     if not _is_approved(connection, due, access, now):
-        connection.execute(
-            update(resumes)
-            .where(resumes.c.id == resume_id)
-            .values(_left(ResumptionState.FAILED, _APPROVAL_ENDED) | {"finished_at": now})
-        )
-        ledger.close(
-            [_audit_entry(tables.to_resume(due), access, node, ResumptionState.FAILED, _APPROVAL_ENDED)], now=now
-        )
+        failed = ResumptionState.FAILED
+        connection.execute(changed.values(_left(failed, _APPROVAL_ENDED) | {"finished_at": now}))
+        ledger.close([_audit_entry(tables.to_resume(due), access, node, failed, _APPROVAL_ENDED)], now=now)
         return None
-    connection.execute(
-        update(resumes)
-        .where(resumes.c.id == resume_id)
-        .values(
-            state=ResumptionState.RUNNING.value,
-            attempts=resumes.c.attempts + 1,
-            leased_by=node,
-            lease_until=lease_until,
-        )
-    )
+    lease = {"leased_by": node, "lease_until": lease_until}
+    connection.execute(changed.values(state=ResumptionState.RUNNING.value, attempts=resumes.c.attempts + 1, **lease))
     return tables.to_resume(connection.execute(its_row).one())
 
 

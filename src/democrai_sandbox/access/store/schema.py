@@ -6,6 +6,7 @@ import errno
 import os
 import shlex
 import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
@@ -78,12 +79,9 @@ def check_schema(database: Database) -> Schema:
 
 def upgrade_schema(url: str) -> str:
     """Upgrade a database to the current schema in one transaction; return its previous version."""
-    database = Database(parse_url(url))
-    try:
+    with closing(Database(parse_url(url))) as database:
         before = database.act(partial(_upgraded, versions=_older()))
         check_schema(database)
-    finally:
-        database.close()
     return before
 
 
@@ -152,11 +150,8 @@ def peek_schema(url: str) -> Schema:
     parsed = parse_url(url, needs_folder=False)
     if parsed.get_backend_name() == SQLITE:
         return find_schema(cast("Database", _ReadOnlyDatabase(str(parsed.database))))
-    database = Database(parsed)
-    try:
+    with closing(Database(parsed)) as database:
         return find_schema(database)
-    finally:
-        database.close()
 
 
 class _ReadOnlyDatabase:
