@@ -210,35 +210,24 @@ def _target_findings(declared: _PlacedRule, folder: str | None) -> Iterator[Find
 def _root_findings(declared: _PlacedRule, folder: str | None) -> Iterator[Finding]:
     written = declared.rule.normalized_target
     if pattern_in(declared.rule.target) and not os.path.lexists(written):
-        yield Finding(
-            FindingCode.PATTERN_NAME,
-            Severity.WARNING,
-            declared.entry,
-            f"file targets have no wildcards, and a file with the exact name {written} does not exist",
-            f"Name the folder {folder_before_pattern(written) or '/'}, which covers everything below it, or each file.",
-        )
+        message = f"file targets have no wildcards, and a file with the exact name {written} does not exist"
+        folder_named = folder_before_pattern(written) or "/"
+        advice = f"Name the folder {folder_named}, which covers everything below it, or each file."
+        yield Finding(FindingCode.PATTERN_NAME, Severity.WARNING, declared.entry, message, advice)
     root = os.path.realpath(written)
     broad = next((path for path in (written, root) if _is_broad(path)), None)
     if broad is not None:
-        yield Finding(
-            FindingCode.BROAD_ROOT,
-            Severity.WARNING,
-            declared.entry,
-            f"{broad} contains far more than one extension needs",
-            "Name the folder that is used, or request approval for paths that are chosen at run time.",
-        )
+        message = f"{broad} contains far more than one extension needs"
+        advice = "Name the folder that is used, or request approval for paths that are chosen at run time."
+        yield Finding(FindingCode.BROAD_ROOT, Severity.WARNING, declared.entry, message, advice)
         return
     if folder is not None and is_at_or_below(root, os.path.realpath(folder)):
         return
     checkout = next((place for place in prefixes_of(root) if os.path.lexists(f"{place}/.git")), None)
     if checkout is not None:
-        yield Finding(
-            FindingCode.CHECKOUT_ROOT,
-            Severity.WARNING,
-            declared.entry,
-            f"{root} is in the checkout {checkout}, with its sources, history and uncommitted files",
-            "Name a data folder outside the checkout.",
-        )
+        message = f"{root} is in the checkout {checkout}, with its sources, history and uncommitted files"
+        advice = "Name a data folder outside the checkout."
+        yield Finding(FindingCode.CHECKOUT_ROOT, Severity.WARNING, declared.entry, message, advice)
 
 
 def _is_broad(root: str) -> bool:
@@ -284,13 +273,9 @@ def _covered_entries(declared: list[_PlacedRule]) -> Iterator[Finding]:
         for one, other in pairs[:1] if whole else pairs:
             place = entry if whole or one.item is None else pointer_to(entry, "operation", one.item)
             what = "the entry" if whole else f"'{one.rule.operation}'"
-            yield Finding(
-                FindingCode.COVERED_ENTRY,
-                Severity.NOTICE,
-                place,
-                f"{what} is already covered by {other.entry} ({other.rule.normalized_target})",
-                "Remove one of the two: the broad one if the narrow one is enough.",
-            )
+            message = f"{what} is already covered by {other.entry} ({other.rule.normalized_target})"
+            advice = "Remove one of the two: the broad one if the narrow one is enough."
+            yield Finding(FindingCode.COVERED_ENTRY, Severity.NOTICE, place, message, advice)
 
 
 def _import_findings(manifest: Manifest, pointer: str, sensitive: frozenset[str]) -> Iterator[Finding]:
@@ -312,15 +297,11 @@ def _import_findings(manifest: Manifest, pointer: str, sensitive: frozenset[str]
 def _native_findings(manifest: ModuleManifest) -> Iterator[Finding]:
     """Find packages whose native code accesses files and hosts without a check by the guard."""
     folder = manifest.source.folder
+    advice = f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation.'
     for root in native_imports(filter(None, map(_text_of, _sources(folder)))) if folder is not None else ():
-        yield Finding(
-            FindingCode.NATIVE_ACCESS,
-            Severity.WARNING,
-            "/name",
-            f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} directly; the guard in the process of "
-            "the host cannot see that",
-            f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation.',
-        )
+        opened = f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} directly"
+        message = f"{opened}; the guard in the process of the host cannot see that"
+        yield Finding(FindingCode.NATIVE_ACCESS, Severity.WARNING, "/name", message, advice)
 
 
 def _unenforced(text: str) -> Finding:

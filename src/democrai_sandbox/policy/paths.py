@@ -121,12 +121,9 @@ class PathIndex:
 
     At the end, if the path is a proper ancestor of a protected path, ``DELETE`` and ``CREATE`` are removed.
 
-    So a path has the union of the masks of the roots at or above it. A root above a protected path does not apply to
-    the protected path or anything below it. An owned entry strictly below the protected path opens its subtree again,
-    with its mask and those of deeper entries only, down to the next protected path. A path that is both protected and
-    owned is protected. An owned path without an entry opens nothing. An ancestor of a protected path cannot be deleted
-    or moved, because the protected path would move with it. It cannot be created either, because a link in its place
-    would determine where the host stores the protected file.
+    So a path that is both protected and owned is protected, and an owned path without an entry opens nothing. An
+    ancestor of a protected path cannot be deleted or moved, because the protected path would move with it. It cannot be
+    created either, because a link in its place would determine where the host stores the protected file.
     """
 
     _masks: dict[str, FileAccess]

@@ -57,17 +57,12 @@ def decide(connection: Connection, decision: values.NewDecision, *, now: datetim
     _succeed(connection, ended, made, now=now)
     answered = _answer(connection, decision, asked, made, state)
     started = add_resumes(connection, answered, made, now=now) if made.effect is DecisionEffect.APPROVAL else []
-    entry = AuditEntry(
-        AuditAction(state.value),
-        decision.decided_by,
-        decision.access,
-        decision.request_id,
-        before={"decisions": [summary(row) for row in ended]} if ended else {},
-        after={"decision": summary(made), "reason": decision.reason, "requests": [row.id for row in answered]}
-        | ({"resumes": started} if started else {})
-        | ({"bulk": decision.bulk} if decision.bulk else {}),
-    )
-    ledger.close([entry], now=now)
+    before = {"decisions": [summary(row) for row in ended]} if ended else {}
+    ids = [row.id for row in answered]
+    after: dict[str, Any] = {"decision": summary(made), "reason": decision.reason, "requests": ids}
+    after |= ({"resumes": started} if started else {}) | ({"bulk": decision.bulk} if decision.bulk else {})
+    action, actor = AuditAction(state.value), decision.decided_by
+    ledger.close([AuditEntry(action, actor, decision.access, decision.request_id, before, after)], now=now)
     return made
 
 
@@ -85,14 +80,8 @@ def revoke(connection: Connection, decision_id: str, *, actor: str, reason: str,
 
 def revocation(decision: Decision, *, actor: str, reason: str, **more: Any) -> AuditEntry:
     """Return the audit entry of a decision that a user ended; ``more`` is what followed from that."""
-    return AuditEntry(
-        AuditAction.REVOKED,
-        actor,
-        decision.access,
-        decision.request_id,
-        before={"decision": summary(decision)},
-        after={"reason": reason, **more},
-    )
+    before, after = {"decision": summary(decision)}, {"reason": reason, **more}
+    return AuditEntry(AuditAction.REVOKED, actor, decision.access, decision.request_id, before, after)
 
 
 def end_session(connection: Connection, session_key: str, *, actor: str, now: datetime) -> int:
@@ -119,13 +108,9 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
         .returning(requests.c.id)
     ).all()
     if first or ended or marked:
-        entry = AuditEntry(
-            AuditAction.SESSION_ENDED,
-            actor,
-            before={"decisions": [summary(row) for row in ended]},
-            after={"session_key": session_key, "requests": sorted(row.id for row in marked)},
-        )
-        ledger.close([entry], now=now)
+        before = {"decisions": [summary(row) for row in ended]}
+        after = {"session_key": session_key, "requests": sorted(row.id for row in marked)}
+        ledger.close([AuditEntry(AuditAction.SESSION_ENDED, actor, before=before, after=after)], now=now)
     return len(ended)
 
 

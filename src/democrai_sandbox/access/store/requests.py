@@ -176,20 +176,12 @@ def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
     ledger = Ledger(connection)
     given_up = update(requests).where(old).values(state=RequestState.AGED_OUT.value).returning(*tables.REQUEST_COLUMNS)
     rows = sorted(connection.execute(given_up).all(), key=lambda row: str(row.id))
-    ledger.close(
-        (
-            AuditEntry(
-                AuditAction.AGED_OUT,
-                SYSTEM,
-                tables.to_access(row),
-                row.id,
-                before={"state": RequestState.PENDING.value},
-                after={"state": RequestState.AGED_OUT.value, "last_seen": row.last_seen.isoformat()},
-            )
-            for row in rows
-        ),
-        now=now,
-    )
+    entries = []
+    for row in rows:
+        waiting = {"state": RequestState.PENDING.value}
+        after = {"state": RequestState.AGED_OUT.value, "last_seen": row.last_seen.isoformat()}
+        entries.append(AuditEntry(AuditAction.AGED_OUT, SYSTEM, tables.to_access(row), row.id, waiting, after))
+    ledger.close(entries, now=now)
     return len(rows)
 
 
