@@ -67,11 +67,9 @@ class Administration:
 
     def own_requests(self, page: PageRequest | None = None, *, states: tuple[RequestState, ...] = ()) -> ResultPage:
         """List the requests of the caller."""
-        caller = self._present()
+        wanted = RequestFilter(states=states, user_id=self._present().user_id)
         with self._surroundings.outside():
-            return self._node.store.requests(
-                RequestFilter(states=states, user_id=caller.user_id), page or PageRequest()
-            )
+            return self._node.store.requests(wanted, page or PageRequest())
 
     def approvals(self, wanted: DecisionFilter | None = None, page: PageRequest | None = None) -> ResultPage:
         """List approvals, by default those in force."""

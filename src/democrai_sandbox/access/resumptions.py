@@ -79,9 +79,8 @@ class _Copy:
 
     def _inside(self, value: dict[Any, Any] | list[Any]) -> Any:
         if len(self._path) >= DEEPEST_CONTEXT:
-            raise InvalidInputError.of(
-                f"nested deeper than {DEEPEST_CONTEXT} levels, or contains itself", pointer=_POINTER
-            )
+            message = f"nested deeper than {DEEPEST_CONTEXT} levels, or contains itself"
+            raise InvalidInputError.of(message, pointer=_POINTER)
         # Copy atomically first, because another thread may change the value meanwhile.
         if isinstance(value, list):
             return [self._member(index, item) for index, item in enumerate(value.copy())]

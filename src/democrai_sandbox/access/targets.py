@@ -71,17 +71,13 @@ class TargetParser:
         if len(target) > LONGEST_RAW_TARGET:
             raise InvalidInputError.of(f"the target is longer than {LONGEST_RAW_TARGET} characters", pointer="/target")
         if place_of is not None and resource_type == "filesystem":
-            target = _followed(
-                place_of, self._lexical(target) if len(target) <= _LONGEST_REMEMBERED else _lexical(target)
-            )
+            path = (self._lexical if len(target) <= _LONGEST_REMEMBERED else _lexical)(target)
+            try:
+                target = place_of(path)
+            except UnicodeEncodeError:
+                message = "the path contains characters that no file name has"
+                raise InvalidInputError.of(message, pointer="/target") from None
         return (self._read if len(target) <= _LONGEST_REMEMBERED else _read)(resource_type, operation, target)
-
-
-def _followed(place_of: Callable[[str], str], path: str) -> str:
-    try:
-        return place_of(path)
-    except UnicodeEncodeError:
-        raise InvalidInputError.of("the path contains characters that no file name has", pointer="/target") from None
 
 
 def _lexical(path: str) -> str:

@@ -72,13 +72,8 @@ _IMPORT = re.compile(
 
 def native_imports(sources: Iterable[bytes]) -> Iterator[str]:
     """Yield the packages of the list that Python sources import, each once."""
-    found: set[str] = set()
-    for source in sources:
-        for match in _IMPORT.finditer(source):
-            root = (match[1] or match[2]).decode()
-            if root not in found:
-                found.add(root)
-                yield root
+    found = (match[1] or match[2] for source in sources for match in _IMPORT.finditer(source))
+    yield from dict.fromkeys(root.decode() for root in found)
 
 
 SENSITIVE_IMPORTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})

@@ -14,7 +14,7 @@ from democrai_sandbox.policy.rules import written_target
 from democrai_sandbox.policy.text import exact_str, shown
 
 from . import document as documents
-from .document import LARGEST_MANIFEST, ManifestError, PlacedDocument, PlacedProblem, read_document
+from .document import LARGEST_MANIFEST, ManifestError, PlacedProblem, read_document
 from .models import Manifest, ManifestKind, Source
 from .schema import MANIFEST_SHAPES, SCHEMA_KEY
 from .shapes import ParseState
@@ -45,10 +45,7 @@ def load_manifest(
     wanted = _checked_kind(kind)
     file = Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would lead to another folder
     try:
-        data = _contents(file)
-        document = read_document(data)
-        source = Source(str(file), str(file.parent), document.value, document)
-        return _from_document(document, wanted, source, name or file.parent.name)
+        return _parsed(_contents(file), wanted, str(file.parent), name, str(file))
     except ManifestError as error:
         raise ManifestError(error.problems, str(file)) from None
 
@@ -69,8 +66,7 @@ def parse_manifest(
     base = _checked_folder(folder)
     if not isinstance(data, str | bytes | bytearray):
         raise ManifestError([Problem("", f"expected a JSON text, got {shown(data)}")])
-    document = read_document(data if isinstance(data, str) else bytes(data))
-    return _from_document(document, wanted, Source("", base, document.value, document), name or _last(base))
+    return _parsed(data if isinstance(data, str) else bytes(data), wanted, base, name)
 
 
 @overload
@@ -98,8 +94,9 @@ def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
     return MANIFEST_SHAPES[manifest.kind].plain(manifest)
 
 
-def _from_document(document: PlacedDocument, kind: ManifestKind, source: Source, name: str) -> Manifest:
-    reading = ParseState(source.folder, name)
+def _parsed(data: bytes | str, kind: ManifestKind, folder: str | None, name: str, path: str = "") -> Manifest:
+    document = read_document(data)
+    reading = ParseState(folder, name or _last(folder))
     manifest: Manifest = MANIFEST_SHAPES[kind].read(document.value, "", reading)
     known = {problem.pointer for problem in document.problems if problem.pointer}
     further = [problem for problem in reading.problems if problem.pointer not in known]
@@ -109,7 +106,7 @@ def _from_document(document: PlacedDocument, kind: ManifestKind, source: Source,
         # In the order of the text, which is the order in which problems are fixed.
         problems.sort(key=lambda problem: (problem.line, problem.column))
         raise ManifestError(problems)
-    return replace(manifest, source=source)
+    return replace(manifest, source=Source(path, folder, document.value, document))
 
 
 def _contents(file: Path) -> bytes:
@@ -200,7 +197,7 @@ class _PlainCopier:
 
 _DEEPEST = 2
 """Search depth below a folder: ``modules/reports`` below the folder of all extensions."""
-_FOLDERS = {f"{kind}s": kind for kind in (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR)}
+_FOLDERS = tuple((f"{kind}s", kind) for kind in (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR))
 
 
 class Located(NamedTuple):
@@ -252,8 +249,9 @@ def _kind_of(file: str) -> ManifestKind:
         if names.endswith((f"/{kind}.schema.json", f":manifest:{kind}:1")) or names == f"{kind}.schema.json":
             return kind
     around = Path(os.path.abspath(file)).parent.parent.name  # noqa: PTH100 - resolving links would lead elsewhere
-    if around in _FOLDERS:
-        return _FOLDERS[around]
+    for name, kind in _FOLDERS:
+        if around == name:
+            return kind
     raise InvalidInputError.of(f"{shown(file)}: neither its folder nor its {SCHEMA_KEY} tells its kind")
 
 

@@ -55,7 +55,7 @@ def decide(connection: Connection, decision: values.NewDecision, *, now: datetim
     ended = end_decisions(connection, _replaced_by(decision), by=decision.decided_by, now=now, generation=generation)
     made = _add(connection, decision, generation, now)
     _succeed(connection, ended, made, now=now)
-    answered = _answer(connection, decision, asked, made, state)
+    answered = _answer(connection, decision, asked, made)
     started = add_resumes(connection, answered, made, now=now) if made.effect is DecisionEffect.APPROVAL else []
     before = {"decisions": [summary(row) for row in ended]} if ended else {}
     ids = [row.id for row in answered]
@@ -100,16 +100,12 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
         of_session = decisions.c.session_key == session_key
         ended = end_decisions(connection, of_session, by=actor, now=now, generation=ledger.next_generation())
         show_end(connection, ended, RequestState.EXPIRED, by=actor, now=now)
-    marked = connection.execute(
-        update(requests)
-        .where(requests.c.session_key == session_key, is_pending)
-        .where(requests.c.session_ended == 0)
-        .values(session_ended=1)
-        .returning(requests.c.id)
-    ).all()
+    unmarked = (requests.c.session_key == session_key, is_pending, requests.c.session_ended == 0)
+    mark = update(requests).where(*unmarked).values(session_ended=1).returning(requests.c.id)
+    marked = sorted(connection.execute(mark).scalars())
     if first or ended or marked:
         before = {"decisions": [summary(row) for row in ended]}
-        after = {"session_key": session_key, "requests": sorted(row.id for row in marked)}
+        after = {"session_key": session_key, "requests": marked}
         ledger.close([AuditEntry(AuditAction.SESSION_ENDED, actor, before=before, after=after)], now=now)
     return len(ended)
 
@@ -279,13 +275,8 @@ def end_decisions(
     connection: Connection, which: ColumnElement[bool], *, by: str, now: datetime, generation: int
 ) -> list[Decision]:
     """End the decisions in force that match a condition; return them."""
-    ended = (
-        update(decisions)
-        .where(is_live, which)
-        .values(ended_at=now, ended_by=by, generation=generation)
-        .returning(decisions)
-    )
-    rows = connection.execute(ended).all()
+    ended = update(decisions).where(is_live, which).values(ended_at=now, ended_by=by, generation=generation)
+    rows = connection.execute(ended.returning(decisions)).all()
     return sorted(map(tables.to_decision, rows), key=lambda row: row.id)
 
 
@@ -308,11 +299,7 @@ def _add(connection: Connection, decision: values.NewDecision, generation: int, 
 
 
 def _answer(
-    connection: Connection,
-    decision: values.NewDecision,
-    asked: values.StoredRequest | None,
-    made: Decision,
-    state: RequestState,
+    connection: Connection, decision: values.NewDecision, asked: values.StoredRequest | None, made: Decision
 ) -> list[values.StoredRequest]:
     """Answer all pending requests that the decision covers."""
     digests = {decision.access.digest} | ({asked.access.digest} if asked else set())
@@ -322,19 +309,11 @@ def _answer(
     )
     if decision.scope is DecisionScope.SESSION:
         which = and_(which, requests.c.session_key == decision.session_key)
-    answered = (
-        update(requests)
-        .where(is_pending, which)
-        .values(
-            state=state.value,
-            decided_at=made.created_at,
-            decided_by=made.created_by,
-            reason=made.reason,
-            decision_id=made.id,
-        )
-        .returning(*tables.REQUEST_COLUMNS)
-    )
-    return sorted(map(tables.to_request, connection.execute(answered).all()), key=lambda row: row.id)
+    shown: dict[str, Any] = {"state": outcome_of(made).value, "reason": made.reason, "decision_id": made.id}
+    shown |= {"decided_at": made.created_at, "decided_by": made.created_by}
+    answered = update(requests).where(is_pending, which).values(shown)
+    rows = connection.execute(answered.returning(*tables.REQUEST_COLUMNS)).all()
+    return sorted(map(tables.to_request, rows), key=lambda row: row.id)
 
 
 def _succeed(connection: Connection, ended: Sequence[Decision], made: Decision, *, now: datetime) -> None:
@@ -489,17 +468,10 @@ def _reopen(connection: Connection, done: values.Aftermath) -> tuple[str, ...]:
         other.c.user_id == requests.c.user_id,
         other.c.session_key == requests.c.session_key,
     )
-    answered = (
-        requests.c.state == outcome_of(done.decision).value,
-        requests.c.decided_at == done.decision.created_at,
-    )
-    reopened = connection.execute(
-        update(requests)
-        .where(requests.c.id.in_(ids), *answered, ~asked_again)
-        .values(_WAITING)
-        .returning(requests.c.id)
-    ).all()
-    found = sorted(row.id for row in reopened)
+    made = done.decision
+    answered = (requests.c.state == outcome_of(made).value, requests.c.decided_at == made.created_at)
+    reopened = update(requests).where(requests.c.id.in_(ids), *answered, ~asked_again).values(_WAITING)
+    found = sorted(connection.execute(reopened.returning(requests.c.id)).scalars())
     connection.execute(delete(resumes).where(resumes.c.request_id.in_(found)))
     over = select(ended_sessions.c.session_key)
     ended = and_(is_pending, requests.c.id.in_(found), requests.c.session_key.in_(over))
