@@ -57,26 +57,23 @@ class GuardedSubject(NamedTuple):
 
 
 class HostEnvironment(Protocol):
-    """Host around the service: the caller, its guard, and a way to leave the guard for the service's work.
-
-    The bodies of the methods are those of a host without guards and callers.
-    """
+    """Host around the service: the caller, its guard, and a way to leave the guard for the service's work."""
 
     def caller(self) -> Caller | None:
         """Return the identity of the HTTP request or call that is being served, or None."""
-        return None
+        ...
 
     def is_guarded(self) -> bool:
         """Return whether a guard applies to the calling code; called before every check."""
-        return False
+        ...
 
     def place_of(self, path: str) -> str:
         """Return an absolute path with all links resolved; called for unguarded code only."""
-        return os.path.realpath(path)
+        ...
 
     def guard(self) -> GuardedSubject | None:
         """Return the subject of the calling code; None for host code."""
-        return None
+        ...
 
     def ask(
         self,
@@ -96,12 +93,32 @@ class HostEnvironment(Protocol):
 
     def outside(self) -> AbstractContextManager[Any]:
         """Return a context in which the service's files and connections are not checked against the caller's policy."""
-        return nullcontext()
+        ...
 
 
-class UnguardedHost(HostEnvironment):
+class UnguardedHost:
     """Surroundings of a host without guards and callers, for tools and tests."""
+
+    def caller(self) -> Caller | None:
+        """Return None."""
+        return None
+
+    def place_of(self, path: str) -> str:
+        """Return the path with all links resolved."""
+        return os.path.realpath(path)
+
+    def is_guarded(self) -> bool:
+        """Return False."""
+        return False
+
+    def guard(self) -> GuardedSubject | None:
+        """Return None."""
+        return None
 
     def ask(self, *_: object, **__: object) -> AccessDecision:
         """Raise an error, because no guard exists."""
         raise InvalidInputError.of("no guard is active")
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Return a context that changes nothing."""
+        return nullcontext()
