@@ -6,7 +6,7 @@ import errno
 import struct
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelUnsupported
@@ -117,8 +117,6 @@ class Assembler:
         return b"".join(map(Instruction.packed, self.instructions()))
 
     def _resolved(self, index: int, step: _LabeledInstruction) -> Instruction:
-        if step.then is None and step.otherwise is None:
-            return Instruction(step.code, 0, 0, step.value)
         if step.code == _GO:
             return Instruction(step.code, 0, 0, self._distance(index, step.then))
         then, otherwise = (self._distance(index, label) for label in (step.then, step.otherwise))
@@ -301,10 +299,9 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
     if child and inet is Inet.NONE:
         code.go(REFUSE)
     elif child:
-        code.if_equal(AF_NETLINK, "socket:netlink", REFUSE)
+        code.if_equal(AF_NETLINK, None, REFUSE)
         # Names and addresses of interfaces may be read; other protocols configure, watch, or send messages. Without
         # network rules, no protocol is allowed: the C library resolves names without netlink.
-        code.label("socket:netlink")
         code.load(argument(2))
         code.if_equal(NETLINK_ROUTE, ALLOW, REFUSE)
     else:
@@ -382,19 +379,6 @@ METADATA_ANSWERS = {
 """Return values of calls that change metadata."""
 
 ITSELF = "itself"
-_OF_CHILDREN = frozenset(
-    {
-        Group.IPC,
-        Group.SCHEDULING,
-        Group.ATTRIBUTES,
-        Group.LEASES,
-        Group.MEMORY_FILES,
-        Group.GROUPS,
-        Group.METADATA,
-        Group.LISTENERS,
-    }
-)
-"""Restrictions that apply to children only."""
 _OF_A_PROCESS = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 
 FIX_ARCHITECTURE = (
@@ -433,20 +417,8 @@ APPLICATION = Profile()
 """Application: cannot execute programs or send packets past the packet filter."""
 NO_EXEC = Profile(only_exec=True)
 """Filter that a worker adds after its start."""
-
-
-def child_profile(
-    *,
-    inet: Inet = Inet.ALL,
-    unix: bool = True,
-    fastopen: bool = True,
-    multicast: bool = False,
-    metadata: Metadata = Metadata.ALL,
-) -> Profile:
-    """Return the profile of a confined child, which must be able to execute its program."""
-    return Profile(
-        allow_exec=True, child=True, inet=inet, unix=unix, fastopen=fastopen, multicast=multicast, metadata=metadata
-    )
+child_profile = partial(Profile, allow_exec=True, child=True)
+"""Profile of a confined child, which must be able to execute its program."""
 
 
 def rows(profile: Profile, arch: Architecture) -> tuple[syscalls.Syscall, ...]:
@@ -459,11 +431,11 @@ def _concerns(profile: Profile, group: Group) -> bool:
         return profile.only_exec or not profile.allow_exec
     if profile.only_exec:
         return False
-    if group is Group.GROUPS and profile.multicast:
-        return False
-    if group in _OF_CHILDREN:
+    if group is Group.GROUPS:
+        return profile.child and not profile.multicast
+    if group is Group.CHILDREN:
         return profile.child
-    return group is not Group.SENDS or not profile.fastopen
+    return group is Group.ALL or not profile.fastopen
 
 
 def program(profile: Profile, arch: Architecture | None = None) -> bytes:

@@ -45,47 +45,16 @@ class Action(StrEnum):
 
 
 class Group(StrEnum):
-    """Purpose of a group of calls."""
+    """Kind of process for which a call is in the filter."""
 
+    ALL = "all"
     EXEC = "exec"
-    PTRACE = "ptrace"
-    KEXEC = "kexec"
-    MODULES = "modules"
-    ROOT = "root"
-    IDS = "ids"
-    BPF = "bpf"
-    PERF = "perf"
-    USERFAULT = "userfault"
-    RINGS = "rings"
-    CLONE3 = "clone3"
-    NAMESPACES = "namespaces"
-    MOUNTS = "mounts"
-    OTHERS = "others"
-    """Memory, descriptors and files of other processes."""
-    KEYS = "keys"
-    MACHINE = "machine"
-    """Settings of the whole machine."""
-    IPC = "ipc"
-    """Shared memory, queues and semaphores of the user's processes: System V objects, which have no path, and POSIX
-    queues, which can be removed despite Landlock."""
-    ATTRIBUTES = "attributes"
-    """Extended attributes. Landlock does not check them, and a filter cannot read paths. A descriptor opened for
-    neither reading nor writing also passes Landlock."""
-    METADATA = "metadata"
-    """Mode, owner and times of files, which Landlock does not check."""
-    LISTENERS = "listeners"
-    """Filters whose decisions another process makes."""
-    LEASES = "leases"
-    """Operations on an open file, even with such a descriptor: leases block opens of other processes."""
-    MEMORY_FILES = "memory_files"
-    GROUPS = "groups"
-    """Joining multicast groups: the kernel announces it on the network, past the packet filter of a cgroup."""
-    SCHEDULING = "scheduling"
-    """Settings that affect other processes of the user, which any of them may change and Landlock does not check."""
-    TERMINALS = "terminals"
-    CLONE = "clone"
-    SOCKETS = "sockets"
+    """Processes that may not execute programs."""
     SENDS = "sends"
+    """Processes that may not connect by sending."""
+    CHILDREN = "children"
+    GROUPS = "groups"
+    """Children that may not join multicast groups."""
 
 
 class Syscall(NamedTuple):
@@ -110,67 +79,71 @@ def _calls(group: Group, action: Action, *calls: tuple[str, int | None, int | No
 # fmt: off
 TABLE: tuple[Syscall, ...] = (
     *_calls(Group.EXEC, Action.KILL, ("execve", 59, 221), ("execveat", 322, 281)),
-    *_calls(Group.PTRACE, Action.KILL, ("ptrace", 101, 117)),
-    *_calls(Group.KEXEC, Action.KILL, ("kexec_load", 246, 104), ("kexec_file_load", 320, 294)),
-    *_calls(Group.MODULES, Action.KILL,
-        ("init_module", 175, 105), ("finit_module", 313, 273), ("delete_module", 176, 106)),
-    *_calls(Group.ROOT, Action.KILL, ("pivot_root", 155, 41), ("chroot", 161, 51)),
-    *_calls(Group.IDS, Action.KILL,
+    *_calls(Group.ALL, Action.KILL,
+        ("ptrace", 101, 117), ("kexec_load", 246, 104), ("kexec_file_load", 320, 294),
+        ("init_module", 175, 105), ("finit_module", 313, 273), ("delete_module", 176, 106),
+        ("pivot_root", 155, 41), ("chroot", 161, 51),
         ("setuid", 105, 146), ("setgid", 106, 144), ("setreuid", 113, 145), ("setregid", 114, 143),
         ("setgroups", 116, 159), ("setresuid", 117, 147), ("setresgid", 119, 149), ("setfsuid", 122, 151),
-        ("setfsgid", 123, 152)),
-    *_calls(Group.BPF, Action.KILL, ("bpf", 321, 280)),
-    *_calls(Group.PERF, Action.KILL, ("perf_event_open", 298, 241)),
-    *_calls(Group.USERFAULT, Action.KILL, ("userfaultfd", 323, 282)),
-    # Operations in a ring bypass filters: in tests, openat and connect succeeded although they were refused.
-    *_calls(Group.RINGS, Action.ENOSYS,
-        ("io_uring_setup", 425, 425), ("io_uring_enter", 426, 426), ("io_uring_register", 427, 427)),
-    # Its flags are in memory, where a filter cannot read them; those of clone are in a register.
-    *_calls(Group.CLONE3, Action.ENOSYS, ("clone3", 435, 435)),
-    *_calls(Group.NAMESPACES, Action.EPERM, ("unshare", 272, 97), ("setns", 308, 268)),
-    *_calls(Group.MOUNTS, Action.EPERM,
+        ("setfsgid", 123, 152), ("bpf", 321, 280), ("perf_event_open", 298, 241), ("userfaultfd", 323, 282)),
+    *_calls(Group.ALL, Action.ENOSYS,
+        # Operations in a ring bypass filters: in tests, openat and connect succeeded although they were refused.
+        ("io_uring_setup", 425, 425), ("io_uring_enter", 426, 426), ("io_uring_register", 427, 427),
+        # Its flags are in memory, where a filter cannot read them; those of clone are in a register.
+        ("clone3", 435, 435)),
+    *_calls(Group.ALL, Action.EPERM,
+        ("unshare", 272, 97), ("setns", 308, 268),
         ("mount", 165, 40), ("umount2", 166, 39), ("open_tree", 428, 428), ("move_mount", 429, 429),
         ("fsopen", 430, 430), ("fsconfig", 431, 431), ("fsmount", 432, 432), ("fspick", 433, 433),
-        ("mount_setattr", 442, 442), ("open_tree_attr", 467, 467)),
-    *_calls(Group.OTHERS, Action.EPERM,
+        ("mount_setattr", 442, 442), ("open_tree_attr", 467, 467),
+        # Memory, descriptors and files of other processes.
         ("process_vm_readv", 310, 270), ("process_vm_writev", 311, 271), ("process_madvise", 440, 440),
-        ("kcmp", 312, 272), ("pidfd_getfd", 438, 438)),
-    # Opens a file by its handle, bypassing all ancestor folders.
-    *_calls(Group.OTHERS, Action.EPERM, ("open_by_handle_at", 304, 265)),
-    # Reports files that other processes open, and can block these opens.
-    *_calls(Group.OTHERS, Action.EPERM, ("fanotify_init", 300, 262)),
-    *_calls(Group.KEYS, Action.EPERM, ("add_key", 248, 217), ("request_key", 249, 218), ("keyctl", 250, 219)),
-    *_calls(Group.MACHINE, Action.EPERM,
+        ("kcmp", 312, 272), ("pidfd_getfd", 438, 438),
+        # Opens a file by its handle, bypassing all ancestor folders.
+        ("open_by_handle_at", 304, 265),
+        # Reports files that other processes open, and can block these opens.
+        ("fanotify_init", 300, 262),
+        ("add_key", 248, 217), ("request_key", 249, 218), ("keyctl", 250, 219),
+        # Settings of the whole machine.
         ("quotactl", 179, 60), ("quotactl_fd", 443, 443), ("acct", 163, 89), ("swapon", 167, 224),
         ("swapoff", 168, 225), ("reboot", 169, 142), ("sethostname", 170, 161), ("setdomainname", 171, 162),
         ("settimeofday", 164, 170), ("clock_settime", 227, 112), ("syslog", 103, 116), ("lookup_dcookie", 212, 18),
         ("vhangup", 153, 58), ("nfsservctl", 180, 42), ("ioperm", 173, None), ("iopl", 172, None)),
-    *_calls(Group.IPC, Action.EPERM,
+    # Shared memory, queues and semaphores of the user's processes: System V objects, which have no path, and POSIX
+    # queues, which can be removed despite Landlock.
+    *_calls(Group.CHILDREN, Action.EPERM,
         ("shmget", 29, 194), ("shmctl", 31, 195), ("shmat", 30, 196), ("msgget", 68, 186), ("msgctl", 71, 187),
         ("msgrcv", 70, 188), ("msgsnd", 69, 189), ("semget", 64, 190), ("semctl", 66, 191), ("semtimedop", 220, 192),
         ("semop", 65, 193), ("mq_open", 240, 180), ("mq_unlink", 241, 181), ("mq_timedsend", 242, 182),
         ("mq_timedreceive", 243, 183), ("mq_notify", 244, 184), ("mq_getsetattr", 245, 185)),
-    *_calls(Group.ATTRIBUTES, Action.ENOTSUP,
+    # Extended attributes. Landlock does not check them, and a filter cannot read paths. A descriptor opened for neither
+    # reading nor writing also passes Landlock.
+    *_calls(Group.CHILDREN, Action.ENOTSUP,
         ("setxattr", 188, 5), ("lsetxattr", 189, 6), ("fsetxattr", 190, 7), ("getxattr", 191, 8), ("lgetxattr", 192, 9),
         ("fgetxattr", 193, 10), ("listxattr", 194, 11), ("llistxattr", 195, 12), ("flistxattr", 196, 13),
         ("removexattr", 197, 14), ("lremovexattr", 198, 15), ("fremovexattr", 199, 16), ("setxattrat", 463, 463),
         ("getxattrat", 464, 464), ("listxattrat", 465, 465), ("removexattrat", 466, 466)),
-    *_calls(Group.METADATA, Action.SUPERVISE,
+    # Mode, owner and times of files, which Landlock does not check.
+    *_calls(Group.CHILDREN, Action.SUPERVISE,
         ("chmod", 90, None), ("fchmod", 91, 52), ("fchmodat", 268, 53), ("fchmodat2", 452, 452), ("chown", 92, None),
         ("fchown", 93, 55), ("lchown", 94, None), ("fchownat", 260, 54), ("utime", 132, None), ("utimes", 235, None),
         ("futimesat", 261, None), ("utimensat", 280, 88)),
-    *_calls(Group.LISTENERS, Action.INSPECT, ("seccomp", 317, 277)),
-    *_calls(Group.LEASES, Action.INSPECT, ("fcntl", 72, 25)),
-    *_calls(Group.MEMORY_FILES, Action.INSPECT, ("memfd_create", 319, 279)),
+    *_calls(Group.CHILDREN, Action.INSPECT,
+        # Filters whose decisions another process makes.
+        ("seccomp", 317, 277),
+        # Operations on an open file, even with such a descriptor: leases block opens of other processes.
+        ("fcntl", 72, 25),
+        ("memfd_create", 319, 279)),
+    # Joining multicast groups: the kernel announces it on the network, past the packet filter of a cgroup.
     *_calls(Group.GROUPS, Action.INSPECT, ("setsockopt", 54, 208)),
-    *_calls(Group.OTHERS, Action.INSPECT, ("prlimit64", 302, 261)),
-    *_calls(Group.SCHEDULING, Action.INSPECT,
+    *_calls(Group.ALL, Action.INSPECT, ("prlimit64", 302, 261)),
+    # Settings that affect other processes of the user, which any of them may change and Landlock does not check.
+    *_calls(Group.CHILDREN, Action.INSPECT,
         ("setpriority", 141, 140), ("ioprio_set", 251, 30), ("sched_setparam", 142, 118),
         ("sched_setscheduler", 144, 119), ("sched_setaffinity", 203, 122), ("sched_setattr", 314, 274)),
-    *_calls(Group.SCHEDULING, Action.EPERM, ("migrate_pages", 256, 238), ("move_pages", 279, 239)),
-    *_calls(Group.TERMINALS, Action.INSPECT, ("ioctl", 16, 29)),
-    *_calls(Group.CLONE, Action.INSPECT, ("clone", 56, 220)),
-    *_calls(Group.SOCKETS, Action.INSPECT, ("socket", 41, 198), ("socketpair", 53, 199)),
+    *_calls(Group.CHILDREN, Action.EPERM, ("migrate_pages", 256, 238), ("move_pages", 279, 239)),
+    *_calls(Group.ALL, Action.INSPECT,
+        ("ioctl", 16, 29), ("clone", 56, 220), ("socket", 41, 198), ("socketpair", 53, 199)),
     *_calls(Group.SENDS, Action.INSPECT, ("sendto", 44, 206), ("sendmsg", 46, 211), ("sendmmsg", 307, 269)),
 )
 # fmt: on
