@@ -41,26 +41,13 @@ _MOST_REFUSALS = 20
 class StartedProgram:
     """Started program, the leader of its session and group."""
 
-    __slots__ = (
-        "deadline",
-        "ended",
-        "let_go",
-        "lifeline",
-        "mark",
-        "nice",
-        "pid",
-        "pidfd",
-        "refusals",
-        "report",
-        "timed_out",
-    )
-
     def __init__(self, pid: int, pidfd: int, lifeline: int, wall_seconds: float | None, mark: int) -> None:
         self.pid = pid
         self.mark = mark
         self.pidfd = pidfd
         self.lifeline = lifeline
         self.deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
+        """None without a timeout, and after it or the end."""
         self.nice = 0
         """Nice value of its session: its share of the processor."""
         self.refusals = 0
@@ -95,8 +82,6 @@ class StartedPrograms:
         """Child of the server that runs no program and survives the removal of orphans."""
         self.template: Any = None
         """The template process, and the workers that it has not reported; both survive the removal of orphans."""
-        self._timed: dict[int, StartedProgram] = {}
-        """Running children with a deadline."""
         self._unshared: dict[int, StartedProgram] = {}
         """Running children whose share could not be set yet."""
         self._share_at = 0.0
@@ -115,16 +100,9 @@ class StartedPrograms:
         """Number of running children."""
         return sum(not child.ended for child in self.known.values())
 
-    def add(self, child: StartedProgram) -> None:
-        """Register a started child."""
-        self.known[child.pid] = child
-        if child.deadline is not None:
-            self._timed[child.pid] = child
-
     def drop(self, child: StartedProgram) -> None:
         """Remove a child from the registry."""
         self.known.pop(child.pid, None)
-        self._timed.pop(child.pid, None)
         self._unshared.pop(child.pid, None)
 
     def new_mark(self) -> int:
@@ -141,7 +119,7 @@ class StartedPrograms:
     def end(self, child: StartedProgram) -> bool:
         """Record that a child has ended, and kill its orphans; return whether some may remain."""
         child.ended = True
-        self._timed.pop(child.pid, None)
+        child.deadline = None
         self._unshared.pop(child.pid, None)
         # Its orphans are now children of this process. Without any, its group is empty as well.
         left = self.sweep()
@@ -169,17 +147,17 @@ class StartedPrograms:
 
     def next_deadline(self) -> float | None:
         """Return the next deadline."""
-        moments = [child.deadline for child in self._timed.values() if child.deadline is not None]
+        moments = [child.deadline for child in self.known.values() if child.deadline is not None]
         if self._unshared:
             moments.append(self._share_at)
         return min(moments, default=None)
 
     def end_late(self, now: float) -> None:
         """Kill the children whose deadline has passed."""
-        for child in [child for child in self._timed.values() if child.deadline is not None and child.deadline <= now]:
-            del self._timed[child.pid]
-            child.timed_out = True
-            child.signal(signal.SIGKILL)
+        for child in self.known.values():
+            if child.deadline is not None and child.deadline <= now:
+                child.deadline, child.timed_out = None, True
+                child.signal(signal.SIGKILL)
         if self._unshared and self._share_at <= now:
             self.share(next(iter(self._unshared.values())))
 

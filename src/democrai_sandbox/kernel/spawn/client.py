@@ -225,7 +225,7 @@ _GONE = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF}
 class SpawnServer:
     """Running spawn server. Threads may share it; a fork of the application may not use it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: _socket.socket, patience: float, bond: int = -1) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], link: _socket.socket, patience: float, bond: int) -> None:
         """Take over a process that was started with the other ends of the link and the bond."""
         self._patience = patience
         self._answer_within = _timeval(min(patience, _SLICE))
@@ -257,6 +257,7 @@ class SpawnServer:
         """
         ours, far = socketpair(*_KIND)
         bond, held = os.pipe()
+        family = int.from_bytes(os.urandom(4), "little") >> 1  # shared by the marks of all children
         try:
             with socket.socket(*_KIND, 0, fileno=far.detach()) as theirs:
                 # Before the first packet: the kernel adds the sender's process id only to packets sent after this.
@@ -265,7 +266,7 @@ class SpawnServer:
                 command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER), json.dumps(template)]
                 # A separate session, so that signals of the terminal do not reach the server.
                 process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
-                    [*command, str(theirs.fileno()), str(held), str(getpid()), str(protocol.new_family())],
+                    [*command, str(theirs.fileno()), str(held), str(getpid()), str(family)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), held),
@@ -369,7 +370,7 @@ class SpawnServer:
         return bool(poll.poll(patience * 1000))
 
     def _plain_answer(self, request: dict[str, Any], within: float | None = None) -> dict[str, Any]:
-        answer = self._ask(protocol.packed_request(request), [], within)
+        answer = self._ask(protocol.JSON + json.dumps(request).encode(), [], within)
         answer.close()
         if not answer.members.get("ok"):
             raise SpawnFailed(f"the spawn server refused: {answer.members.get('error')}")

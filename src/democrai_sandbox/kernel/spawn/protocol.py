@@ -17,7 +17,7 @@ import struct
 import sys
 from array import array
 from fcntl import fcntl as control
-from os import MFD_ALLOW_SEALING, MFD_CLOEXEC, close, fstat, memfd_create, pread, urandom, write
+from os import MFD_ALLOW_SEALING, MFD_CLOEXEC, close, fstat, memfd_create, pread, write
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -108,11 +108,6 @@ class Front(NamedTuple):
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
-
-
-def packed_request(members: dict[str, Any]) -> bytes:
-    """Encode a request other than a start."""
-    return JSON + json.dumps(members).encode()
 
 
 def packed_order(order: SpawnOrder, index: Callable[[int], int]) -> bytes:
@@ -210,11 +205,6 @@ def parsed_fork(packet: bytes, descriptors: Sequence[int]) -> ForkRequest:
 
 def _microseconds(seconds: float | None) -> int:
     return 0 if seconds is None else round(seconds * _MICROSECONDS) or 1
-
-
-def new_family() -> int:
-    """Return the number that all children of an application share in their marks."""
-    return int.from_bytes(urandom(4), "little") >> 1
 
 
 def encoded(text: str) -> bytes:

@@ -405,7 +405,13 @@ class ServerLoop:
     def _take_child(self, child: children.StartedProgram) -> None:
         self._started += 1
         try:
-            self._watch(child)
+            self._children.known[child.pid] = child
+            self._sweep_within(_SWEEP_LATER)
+            for descriptor in (child.pidfd, child.lifeline):
+                self._by_descriptor[descriptor] = child
+                self._events.register(descriptor, _READABLE)
+            if child.report >= 0:
+                self._events.register(child.report, _READABLE)
         except BaseException:
             self._abandon(child)
             raise
@@ -462,15 +468,6 @@ class ServerLoop:
         self._tell_failure(fork.lifeline, failure)
         os.close(fork.lifeline)
         os.close(fork.report)
-
-    def _watch(self, child: children.StartedProgram) -> None:
-        self._children.add(child)
-        self._sweep_within(_SWEEP_LATER)
-        for descriptor in (child.pidfd, child.lifeline):
-            self._by_descriptor[descriptor] = child
-            self._events.register(descriptor, _READABLE)
-        if child.report >= 0:
-            self._events.register(child.report, _READABLE)
 
     def _abandon(self, child: children.StartedProgram) -> None:
         """Kill a child that cannot be watched; the next sweep reaps it as an orphan."""
