@@ -10,7 +10,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from democrai_sandbox._util.worker_thread import WorkerThread
@@ -105,19 +104,6 @@ class Kernel:
     Create threads, pools and sockets after that.
     """
 
-    spawn: SpawnServer | None
-    """Server that starts and confines children. None when ``enabled`` is False, or where nothing can confine them."""
-    egress: EgressControl | None
-    """Updates the allowlist. None when ``enabled`` is off, or an optional helper could not be started."""
-    supervisor: Supervisor | None
-    """Monitor of both, after ``confine``."""
-    baseline: landlock.ApplicationPaths | None
-    """Paths that Landlock allows for this process and all its children, after Landlock is applied."""
-    abi: int
-    """Landlock ABI in use; 0 when Landlock is unavailable."""
-    unfiltered: str
-    """Reason why children get no system call filter; empty if they get one."""
-
     def __init__(
         self,
         settings: OsSettings,
@@ -137,10 +123,20 @@ class Kernel:
         self.flow = FlowLog() if flow is None else flow
         self._template = tuple(template)
         self.stage = KernelStage.NEW
-        self.spawn = self.egress = self.supervisor = self.baseline = None
+        self.spawn: SpawnServer | None = None
+        """Server that starts and confines children. None when ``enabled`` is False, or where nothing can confine them.
+        """
+        self.egress: EgressControl | None = None
+        """Updates the allowlist. None when ``enabled`` is off, or an optional helper could not be started."""
+        self.supervisor: Supervisor | None = None
+        """Monitor of both, after ``confine``."""
+        self.baseline: landlock.ApplicationPaths | None = None
+        """Paths that Landlock allows for this process and all its children, after Landlock is applied."""
         self._support = landlock_support()
         self.abi = self._support.abi
+        """Landlock ABI in use; 0 when Landlock is unavailable."""
         self.unfiltered = ""
+        """Reason why children get no system call filter; empty if they get one."""
         self._failures: dict[str, ControlStatus] = {}
         self._landlock = self._pending(LANDLOCK)
         self._seccomp = self._pending(SECCOMP)
@@ -389,14 +385,12 @@ TEMPLATE = "template"
 _EVERY = 1.0
 _CHECK_SECONDS = 1.0
 _MISSED = 3
-_WORDS = MappingProxyType(
-    {
-        SPAWN_SERVER: "spawn server",
-        HELPER: "helper",
-        KEEPER: "keeper of the helper",
-        TEMPLATE: "template of the workers",
-    }
-)
+_WORDS = {
+    SPAWN_SERVER: "spawn server",
+    HELPER: "helper",
+    KEEPER: "keeper of the helper",
+    TEMPLATE: "template of the workers",
+}
 
 
 @dataclass(slots=True)

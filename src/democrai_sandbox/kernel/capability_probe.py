@@ -101,25 +101,26 @@ def _tried(*, egress: bool, desktop: bool) -> KernelStatus:
 
 def _possible_egress(*, desktop: bool) -> ControlStatus:
     """Check for the requirements of the allowlist without changing anything."""
-    missing = [name for name in ("iptables", "ip6tables") if shutil.which(f"{name}-restore", path=_COMMANDS) is None]
-    if missing:
-        error = HelperFailed(
-            f"{' and '.join(missing)} cannot be found", fix="install the iptables package", reason="no_iptables"
-        )
-        return without_helper(EGRESS, error)
-    if not cgroup_root():
-        error = HelperFailed("no cgroup v2 is mounted", fix="mount cgroup2 at /sys/fs/cgroup", reason="no_cgroup2")
-        return without_helper(EGRESS, error)
     try:
-        found = elevation(desktop=desktop)
-        if found.way is Way.SUDO and not _is_permitted(found.prefix[0]):
-            raise no_way_up("sudo does not permit it without a password")
-        way = found.way
+        way = _way_up(desktop=desktop)
     except HelperFailed as error:
         return without_helper(EGRESS, error)
     return ControlStatus(
         EGRESS, ControlState.OFF, f"available, not tested; the helper would run {_HOW[way]}", fix=NOT_TESTED_FIX
     )
+
+
+def _way_up(*, desktop: bool) -> Way:
+    missing = [name for name in ("iptables", "ip6tables") if shutil.which(f"{name}-restore", path=_COMMANDS) is None]
+    if missing:
+        what = f"{' and '.join(missing)} cannot be found"
+        raise HelperFailed(what, fix="install the iptables package", reason="no_iptables")
+    if not cgroup_root():
+        raise HelperFailed("no cgroup v2 is mounted", fix="mount cgroup2 at /sys/fs/cgroup", reason="no_cgroup2")
+    way, prefix = elevation(desktop=desktop)
+    if way is Way.SUDO and not _is_permitted(prefix[0]):
+        raise no_way_up("sudo does not permit it without a password")
+    return way
 
 
 def _is_permitted(sudo: str) -> bool:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -273,13 +274,12 @@ def _executed() -> str | None:
 
 def _network(fixtures: SelfTestFixtures) -> Iterator[SelfTestAttempt]:
     for name, family, _ in FAMILIES:
-        for protocol, act in (("tcp", _connected), ("udp", _sent)):
-            kind = f"{protocol} {name}"
+        for kind, act in ((f"tcp {name}", operations.connect), (f"udp {name}", partial(_sent, fixtures, name))):
             address = fixtures.addresses[kind]
             if address is None:
                 yield needless(kind, PROCESS, EGRESS, f"this machine has no IP{name} on loopback")
             else:
-                yield judged(kind, PROCESS, EGRESS, operations.outcome_of(act, fixtures, name, family, address))
+                yield judged(kind, PROCESS, EGRESS, operations.outcome_of(act, family, address))
     outcome = operations.outcome_of(fixtures.call_unix)
     yield judged("unix socket", PROCESS, EGRESS, outcome, expected=OPEN)
     # A process that can do one of these, usually root, can avoid the packet filter of its cgroup.
@@ -287,10 +287,6 @@ def _network(fixtures: SelfTestFixtures) -> Iterator[SelfTestAttempt]:
     if foreign := cgroup_root():
         outcome = operations.outcome_of(operations.open_for_writing, foreign)
         yield judged("leave the cgroup", PROCESS, EGRESS, outcome, fix=_AS_ROOT)
-
-
-def _connected(_fixtures: SelfTestFixtures, _name: str, family: socket.AddressFamily, address: Any) -> str | None:
-    return operations.connect(family, address)
 
 
 def _sent(fixtures: SelfTestFixtures, name: str, family: socket.AddressFamily, address: Any) -> str | None:

@@ -13,14 +13,16 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import HelperFailed, HelperOpening, KernelLayerError
 from democrai_sandbox.kernel.flow_log import FlowLog
+from democrai_sandbox.kernel.helper.processes import cgroup_of
+from democrai_sandbox.kernel.helper.protocol import RequestRefused
 from democrai_sandbox.kernel.settings import policy_path, socket_path
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 
-from .allowlist import EndpointSource, ObservedEndpoints, addresses_of
+from .allowlist import Allowlist, EndpointSource, ObservedEndpoints, addresses_of
 from .helper_client import NOT_RUNNING, TIMED_OUT, HelperClient
 from .helper_process import HelperConnection, HelperStarter, sweep
 from .updater import AllowlistUpdater, EgressFollower, PolicyFile, UpdateThread
@@ -91,8 +93,8 @@ class EgressControl:
         self._failure: KernelLayerError | None = None
         self._stalled_until = 0.0
         self._answered = 0.0
-        self._opening: dict[tuple[object, ...], _Opening] = {}
-        """Endpoints for which connections of event loops wait."""
+        self._opening: dict[tuple[object, ...], tuple[int, float]] = {}
+        """Endpoints for which connections of event loops wait: the number of the update, and since when."""
         builder.add(EndpointSource("observed", self.observed.endpoints))
 
     # ---- start and stop ----------------------------------------------------------------------------------------------
@@ -282,16 +284,16 @@ class EgressControl:
         key = (endpoint.subject_kind, endpoint.subject, endpoint.host, endpoint.port)
         opening = self._opening.pop(key, None)
         moment = 0.0 if opening or self._opening or self.stalled else _WITHIN_ON_LOOP
-        opening = opening or _Opening(self._request_for(endpoint), monotonic())
-        if self.stalled or self._update_thread.settles(opening.number, moment):
-            self._update_thread.wait(opening.number, 0.0)
+        number, since = opening or (self._request_for(endpoint), monotonic())
+        if self.stalled or self._update_thread.settles(number, moment):
+            self._update_thread.wait(number, 0.0)
             return
-        waited = monotonic() - opening.since
+        waited = monotonic() - since
         if waited > _WITHIN or (waited > _SILENT_AFTER and not self._is_at_work()):
-            self._update_thread.wait(opening.number, 0.0)
+            self._update_thread.wait(number, 0.0)
         if len(self._opening) >= _MOST_OPENING:  # of connections that were given up
             self._opening.clear()
-        self._opening[key] = opening
+        self._opening[key] = number, since
         raise HelperOpening("the packet filter does not permit the connection yet", fix=_AGAIN, reason=TIMED_OUT)
 
     def _is_at_work(self) -> bool:
@@ -315,13 +317,6 @@ class EgressControl:
         self._updater.applied = None
         self._file.remove()
         self.flow("egress.ended")
-
-
-class _Opening(NamedTuple):
-    """Update that a connection of an event loop waits for."""
-
-    number: int
-    since: float
 
 
 _PROC = Path("/proc/self")
@@ -355,11 +350,10 @@ def connections() -> frozenset[tuple[str, int]]:
 
 def own_cgroup() -> str:
     """Return the cgroup v2 path of this process; empty without one."""
-    with suppress(OSError):
-        for line in (_PROC / "cgroup").read_text("utf-8", "surrogateescape").splitlines():
-            if line.startswith("0::"):
-                return line.removeprefix("0::")
-    return ""
+    try:
+        return cgroup_of(os.getpid())
+    except RequestRefused:
+        return ""
 
 
 def _family(number: int) -> int:
@@ -423,9 +417,8 @@ class EgressMeasurements:
         return CGROUP.format(pid=self.pid) in self.cgroup.split("/")
 
 
-class _EgressProblem(NamedTuple):
-    reason: str
-    fix: str
+_Problem = tuple[str, str]
+"""Reason and fix."""
 
 
 def egress_status(facts: EgressMeasurements) -> ControlStatus:
@@ -435,8 +428,8 @@ def egress_status(facts: EgressMeasurements) -> ControlStatus:
     return ControlStatus(
         "egress",
         state,
-        "; ".join(flaw.reason for flaw in told),
-        "; ".join(dict.fromkeys(flaw.fix for flaw in told if flaw.fix)),
+        "; ".join(reason for reason, _ in told),
+        "; ".join(dict.fromkeys(fix for _, fix in told if fix)),
         _details(facts),
     )
 
@@ -452,64 +445,63 @@ def helper_status(facts: EgressMeasurements) -> ControlStatus:
     }
     error = facts.helper_error
     if facts.way is None:
-        lacking = getattr(error, "reason", "") in _UNSUPPORTED
-        state = ControlState.UNSUPPORTED if lacking else ControlState.OFF
-        return ControlStatus(
-            "helper", state, error.what if error else "not started", error.fix if error else "", details
-        )
+        state, problem = _not_started(error, "not started")
+        return ControlStatus("helper", state, *problem, details)
     if error is not None:
         return ControlStatus("helper", ControlState.OFF, error.what, error.fix, details)
     return ControlStatus("helper", ControlState.ACTIVE, details=details)
 
 
-def _state(facts: EgressMeasurements) -> tuple[ControlState, list[_EgressProblem]]:
+def _state(facts: EgressMeasurements) -> tuple[ControlState, list[_Problem]]:
     if facts.way is None or facts.applied is None:
-        error = facts.helper_error or facts.apply_error
-        state = ControlState.UNSUPPORTED if getattr(error, "reason", "") in _UNSUPPORTED else ControlState.OFF
-        return state, [_EgressProblem(error.what, error.fix) if error else _EgressProblem("not applied", "")]
+        state, problem = _not_started(facts.helper_error or facts.apply_error, "not applied")
+        return state, [problem]
     if not facts.is_inside:
         place = facts.cgroup or "no cgroup v2"
         what = f"this process is in {place}, not in the cgroup of the rules"
-        return ControlState.OFF, [
-            _EgressProblem(what, "restart the application, and do not move its processes out of it")
-        ]
+        return ControlState.OFF, [(what, "restart the application, and do not move its processes out of it")]
     flaws = list(_flaws(facts))
     return (ControlState.PARTIAL if flaws else ControlState.ACTIVE), flaws
 
 
-def _flaws(facts: EgressMeasurements) -> Iterator[_EgressProblem]:
+def _not_started(error: KernelLayerError | None, otherwise: str) -> tuple[ControlState, _Problem]:
+    lacking = getattr(error, "reason", "") in _UNSUPPORTED
+    problem = (error.what, error.fix) if error else (otherwise, "")
+    return (ControlState.UNSUPPORTED if lacking else ControlState.OFF), problem
+
+
+def _flaws(facts: EgressMeasurements) -> Iterator[_Problem]:
     """Yield the problems: sockets that are not covered, and updates that fail."""
     if facts.older_sockets:
         what = f"{facts.older_sockets} open sockets were created before the cgroup, so the rules do not apply to them"
-        yield _EgressProblem(what, "start the kernel layer before the first socket, or close these sockets")
+        yield what, "start the kernel layer before the first socket, or close these sockets"
     if facts.helper_error is not None:
-        yield _EgressProblem(f"the rules cannot be updated: {facts.helper_error.what}", facts.helper_error.fix)
+        yield f"the rules cannot be updated: {facts.helper_error.what}", facts.helper_error.fix
     elif facts.helper.get("in_force") is False:
         problems = facts.helper.get("problems")
         named = "; ".join(f"{name}: {text}" for name, text in problems.items()) if isinstance(problems, dict) else ""
         what = f"the rules are not in force ({named or _NOT_APPLIED})"
-        yield _EgressProblem(what, "they are applied again at the next refresh")
+        yield what, "they are applied again at the next refresh"
     elif facts.apply_error is not None:
-        yield _EgressProblem(f"the last change was not applied: {facts.apply_error.what}", facts.apply_error.fix)
+        yield f"the last change was not applied: {facts.apply_error.what}", facts.apply_error.fix
 
 
-def _remarks(facts: EgressMeasurements) -> Iterator[_EgressProblem]:
+def _remarks(facts: EgressMeasurements) -> Iterator[_Problem]:
     """Yield the causes of denials that the user may not expect, while the promised rules hold."""
     failed = facts.applied.allowlist.failed_sources if facts.applied is not None else ()
     if failed:
         names = ", ".join(source.name for source in failed)
-        yield _EgressProblem(f"{names} could not be read, so its endpoints are blocked", "see failed_sources")
+        yield f"{names} could not be read, so its endpoints are blocked", "see failed_sources"
     answer = facts.applied.answer if facts.applied is not None else {}
     unresolved = facts.helper.get("unresolved", answer.get("unresolved"))
     if isinstance(unresolved, list) and unresolved:
         what = f"{len(unresolved)} hosts could not be resolved and are blocked"
-        yield _EgressProblem(what, "correct the names, or the DNS configuration of this machine")
+        yield what, "correct the names, or the DNS configuration of this machine"
 
 
 def _details(facts: EgressMeasurements) -> dict[str, object]:
     applied = facts.applied
-    answer = applied.answer if applied is not None else {}
-    allowlist = applied.allowlist if applied is not None else None
+    allowlist, answer = (Allowlist(), {}) if applied is None else (applied.allowlist, applied.answer)
     details: dict[str, object] = {
         "policy_file": facts.policy_file,
         "helper_socket": facts.socket,
@@ -521,10 +513,10 @@ def _details(facts: EgressMeasurements) -> dict[str, object]:
         "refresh_seconds": facts.refresh_seconds,
         "following": facts.following,
         "observed": facts.observed,
-        "endpoints": len(allowlist.endpoints) if allowlist is not None else 0,
+        "endpoints": len(allowlist.endpoints),
         "addresses": answer.get("addresses", 0),
-        "not_materialised": [item._asdict() for item in allowlist.not_materialised[:_MOST_LISTED]] if allowlist else [],
-        "failed_sources": [source._asdict() for source in allowlist.failed_sources] if allowlist else [],
+        "not_materialised": [item._asdict() for item in allowlist.not_materialised[:_MOST_LISTED]],
+        "failed_sources": [source._asdict() for source in allowlist.failed_sources],
         "last_apply": _last_apply(facts),
         "can_leave": os.geteuid() == 0,
     }

@@ -10,9 +10,10 @@ import socket
 import struct
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import HelperFailed
+from democrai_sandbox.kernel.helper.protocol import LONGEST_LINE, LONGEST_SOCKET_PATH, VERSION
 
 from .allowlist import ChildCgroup
 
@@ -30,10 +31,7 @@ def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     return {descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)}
 
 
-VERSION = 1
-LONGEST_REQUEST = 64 * 1024
 LONGEST_ANSWER = 1024 * 1024
-_LONGEST_PATH = 107
 _ONE_READ = 64 * 1024
 _MOST_DESCRIPTORS = 4
 _CREDENTIALS = struct.Struct("iII")
@@ -48,13 +46,6 @@ TIMED_OUT = "timed_out"
 BAD_ANSWER = "bad_answer"
 FOREIGN_SOCKET = "foreign_socket"
 _RESTART = "check the helper's log; the helper restarts automatically, or when you restart the application"
-
-
-class HelperAnswer(NamedTuple):
-    """Answer of the helper with its descriptors, which the receiver must close."""
-
-    fields: dict[str, Any]
-    descriptors: tuple[int, ...] = ()
 
 
 class HelperClient:
@@ -109,18 +100,19 @@ class HelperClient:
         """Remove the rules and the cgroup at an orderly stop, and stop the helper; return whether it stops."""
         return self._ask({"action": "clear", "exit": leave}).fields.get("exiting") is True
 
-    def _ask(self, request: dict[str, object], timeout: float | None = None, *, expected: int = 0) -> HelperAnswer:
+    def _ask(self, request: dict[str, object], timeout: float | None = None, *, expected: int = 0) -> _HelperExchange:
+        """Send a request; return its exchange, whose descriptors the receiver must close."""
         body = json.dumps({**request, "version": VERSION}, separators=(",", ":")).encode("ascii") + b"\n"
-        if len(body) > LONGEST_REQUEST:
+        if len(body) > LONGEST_LINE:
             raise HelperFailed(
-                f"the request {request['action']!r} has {len(body)} bytes; the helper's limit is {LONGEST_REQUEST}",
+                f"the request {request['action']!r} has {len(body)} bytes; the helper's limit is {LONGEST_LINE}",
                 fix="reduce the number of network endpoints of the subject",
                 reason="bad_request",
             )
         exchange = _HelperExchange(self.path, monotonic() + (self.timeout if timeout is None else timeout))
         try:
             exchange.run(body)
-            fields = _parsed(exchange.received)
+            exchange.fields = _parsed(exchange.received)
             if len(exchange.descriptors) != expected:
                 raise _bad(  # noqa: TRY301 - the handler closes the descriptors
                     f"it has {len(exchange.descriptors)} descriptors instead of {expected}"
@@ -129,7 +121,7 @@ class HelperClient:
             for descriptor in exchange.descriptors:
                 os.close(descriptor)
             raise
-        return HelperAnswer(fields, tuple(exchange.descriptors))
+        return exchange
 
 
 class _HelperExchange:
@@ -139,6 +131,7 @@ class _HelperExchange:
         self._path = path
         self._deadline = deadline
         self.received = b""
+        self.fields: dict[str, Any] = {}
         self.descriptors: list[int] = []
 
     def run(self, body: bytes) -> None:
@@ -165,9 +158,9 @@ class _HelperExchange:
         link.settimeout(left)
 
     def _connect(self, link: socket.socket) -> None:
-        if len(os.fsencode(self._path)) > _LONGEST_PATH:
+        if len(os.fsencode(self._path)) > LONGEST_SOCKET_PATH:
             raise HelperFailed(
-                f"the path of the helper's socket is longer than {_LONGEST_PATH} bytes: {self._path}",
+                f"the path of the helper's socket is longer than {LONGEST_SOCKET_PATH} bytes: {self._path}",
                 fix="set sandbox.os.helper_socket to a shorter path",
                 reason="socket_path_too_long",
             )

@@ -390,17 +390,14 @@ class UpdateThread:
             done = self._changed.wait_for(lambda: self._is_settled(number), timeout)
             ended, error = self._ending and self._done < number, self._error
         if not done or ended:
-            raise HelperFailed(
-                "updates of the allowlist have stopped"
-                if ended
-                else f"the allowlist was not applied within {timeout:g} s",
-                fix="check the status of the egress control for the cause",
-                reason="stopped" if ended else TIMED_OUT,
-            )
+            what, reason = f"the allowlist was not applied within {timeout:g} s", TIMED_OUT
+            if ended:
+                what, reason = "updates of the allowlist have stopped", "stopped"
+            raise HelperFailed(what, fix="check the status of the egress control for the cause", reason=reason)
         if error is not None:
             # A new object per waiting caller, because a traceback grows with every raise.
-            reason = {"reason": error.reason} if isinstance(error, HelperFailed) else {}
-            raise type(error)(*error.args, fix=error.fix, **reason) from error
+            more = {"reason": error.reason} if isinstance(error, HelperFailed) else {}
+            raise type(error)(*error.args, fix=error.fix, **more) from error
 
     def stop(self) -> None:
         """Stop the thread and wait for it; waiting callers get an error."""

@@ -24,7 +24,7 @@ from .protocol import LandlockPlan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from democrai_sandbox.policy import AccessRule, NetworkTarget
+    from democrai_sandbox.policy import AccessRule
 
 # Read before a subject could replace them.
 _RLIMITS = (
@@ -164,7 +164,9 @@ def confinement_of(
     """Compute the confinement of a child from its subject's rules and the paths of the runtime."""
     rules = tuple(rules)
     files = tuple(rule for rule in rules if rule.resource_type is ResourceType.FILESYSTEM)
-    hosts, sockets = _targets(rules)
+    texts = dict.fromkeys(rule.normalized_target for rule in rules if rule.resource_type is ResourceType.NETWORK)
+    targets = [parse_declaration(text) for text in texts]
+    hosts = [target for target in targets if target.kind is not TargetKind.UNIX]
     ports = sorted({target.port for target in hosts if target.port is not None})
     any_port = any(target.port is None for target in hosts)
     return ChildConfinement(
@@ -176,7 +178,7 @@ def confinement_of(
         connect_ports=None if any_port else _unique(ports, (_DNS,) if hosts else ()),
         bind_ports=_unique((_ANY_FREE_PORT,), ports),
         has_network=bool(hosts),
-        unix=bool(sockets),
+        unix=len(hosts) < len(targets),
         multicast=any(_is_multicast(target.host) for target in hosts),
         # The network tables of /proc, or a folder that contains them.
         whole_proc=any(path in _OWN_PROC or _is_beneath(path, _OWN_NETWORK) for path in _paths(files, _READING)),
@@ -349,13 +351,6 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[tuple[str, int]]:
 
 def _is_beneath(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
-
-
-def _targets(rules: Iterable[AccessRule]) -> tuple[list[NetworkTarget], list[NetworkTarget]]:
-    texts = {rule.normalized_target: None for rule in rules if rule.resource_type is ResourceType.NETWORK}
-    targets = [parse_declaration(text) for text in texts]
-    sockets = [target for target in targets if target.kind is TargetKind.UNIX]
-    return [target for target in targets if target.kind is not TargetKind.UNIX], sockets
 
 
 def _is_multicast(host: str) -> bool:
