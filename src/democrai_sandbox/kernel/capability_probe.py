@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
 
@@ -23,9 +23,6 @@ from .helper.protocol import helper_command
 from .selftest import SelfTestAttempt, cgroup_root
 from .settings import ApplicationPlaces, LandlockSettings, OsSettings, SeccompSettings
 from .status import EGRESS, HELPER, ControlState, ControlStatus, KernelStatus, without_helper
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COMMANDS = "/usr/sbin:/sbin:/usr/bin:/bin"
 _WITHIN = 120.0
@@ -59,11 +56,10 @@ def probe_in_child_process(*, egress: bool, desktop: bool) -> KernelStatus:
     return _read(found)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the test and print the results."""
-    given = sys.argv[1:] if arguments is None else arguments
     try:
-        found = _tried(egress=_EGRESS in given, desktop=_DESKTOP in given).as_dict()
+        found = _tried(egress=_EGRESS in sys.argv, desktop=_DESKTOP in sys.argv).as_dict()
     except KernelLayerError as error:
         found = {"error": error.what, "fix": error.fix}
     sys.stdout.write(json.dumps(found) + "\n")

@@ -88,7 +88,6 @@ class EndpointSource(NamedTuple):
     name: str
     """Name used in error reports."""
     endpoints: Callable[[], Iterable[SourceEntry]]
-    """Reads the current targets."""
 
 
 class ObservedConnection(NamedTuple):
@@ -233,7 +232,6 @@ class AllowlistBuilder:
 
     def __init__(self, sources: Iterable[EndpointSource] = ()) -> None:
         self.sources = tuple(sources)
-        """Registered sources."""
         self._adding = threading.Lock()
 
     def add(self, source: EndpointSource) -> None:

@@ -100,10 +100,7 @@ class EgressControl:
     # ---- start and stop ----------------------------------------------------------------------------------------------
 
     def start(self, further_pids: Iterable[int] = ()) -> None:
-        """Write the allowlist, start the helper, and put this process and ``further_pids`` under its rules.
-
-        Clean up and raise on failure.
-        """
+        """Write the allowlist, start the helper, and restrict this process and ``further_pids``; clean up on errors."""
         try:
             if removed := sweep(*self._folders):
                 self.flow("egress.swept", files=removed)

@@ -135,10 +135,7 @@ class DryRun(NamedTuple):
 
 
 def dry_run(path: str, pid: int) -> DryRun:
-    """Read a policy file as the helper does, resolve its names, and compute the rules for this process id.
-
-    Raise ``PolicyFileRefused`` for a file that the helper would reject.
-    """
+    """Read a policy file and compute its rules, like the helper; raise ``PolicyFileRefused`` if it would reject it."""
     try:
         policy = read_policy(path, os.geteuid(), lambda name: os.open(name, _OPEN))
     except RequestRefused as refused:

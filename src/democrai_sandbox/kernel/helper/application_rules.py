@@ -346,10 +346,7 @@ def lives(owner: Owner) -> bool:
 
 
 def sweep_table(table: FilterTable, living: frozenset[int] = frozenset()) -> list[str]:
-    """Remove the chains of dead applications and the jumps to them; return their names.
-
-    Keep the rules of applications with ``living`` members.
-    """
+    """Remove the chains of dead applications without ``living`` members, and the jumps to them; return their names."""
     for attempt in range(_ATTEMPTS):
         listing = table.read()
         dead = {chain for chain in dead_chains(listing) if application_of(chain) not in living}

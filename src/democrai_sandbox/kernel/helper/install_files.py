@@ -250,9 +250,6 @@ def _safe(text: str, command: Sequence[str], mark: str) -> Installable:
 
 
 def _for_systemd(text: str) -> str:
-    """Return a word for ExecStart, with systemd's special characters doubled, and quoted if necessary.
-
-    ``{pid}`` becomes the name of the instance.
-    """
+    """Return a word for ExecStart, escaped and quoted for systemd; ``{pid}`` becomes the name of the instance."""
     word = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"').replace(_PID, "%i")
     return f'"{word}"' if re.search(r"[\s\"'\\;]", word) else word

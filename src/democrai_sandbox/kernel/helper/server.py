@@ -1,7 +1,4 @@
-"""Serve requests at the helper's socket until the application ends.
-
-Each client is identified before any of its bytes are read.
-"""
+"""Serve requests at the helper's socket until the application ends; identify each client before reading its bytes."""
 
 from __future__ import annotations
 
@@ -458,14 +455,11 @@ class HelperServer:
 
 
 def _room() -> int:
-    """Return the queue limit for the application. Each connection needs two descriptors.
-
-    Some descriptors stay reserved, so that the helper can always clean up after the application.
-    """
+    """Return the queue limit for the application, which leaves the descriptors for the final cleanup."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return _MOST_WAITING
-    return max(0, min(_MOST_WAITING, (limit - _KEPT_DESCRIPTORS) // 2))
+    return max(0, min(_MOST_WAITING, (limit - _KEPT_DESCRIPTORS) // 2))  # each connection needs two descriptors
 
 
 def _receive(connection: socket.socket) -> bytes:

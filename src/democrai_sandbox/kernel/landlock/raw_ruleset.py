@@ -26,10 +26,7 @@ def build(  # noqa: PLR0917 - the spawn server passes the fields of a request in
     *,
     exact: bool = False,
 ) -> tuple[int, list[str]]:
-    """Return the descriptor of a ruleset that handles these rights, and the missing paths.
-
-    With ``exact``, a path with a link counts as missing.
-    """
+    """Return a ruleset that handles these rights, and the missing paths; with ``exact``, also those with a link."""
     ruleset = native.landlock_create(fs, net, scoped)
     try:
         missing = [path for path, mask in paths if not native.landlock_add_path(ruleset, path, mask & fs, exact)]

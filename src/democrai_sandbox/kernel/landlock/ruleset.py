@@ -1,7 +1,4 @@
-"""Create a kernel ruleset from a plan of allowed access, apply it to this process, and report its coverage.
-
-The plan of the application itself allows its readable and writable paths.
-"""
+"""Create a kernel ruleset from a plan of allowed access, apply it to this process, and report its coverage."""
 
 from __future__ import annotations
 
@@ -183,19 +180,13 @@ def unsupported(support: LandlockSupport) -> ControlStatus:
 
 def _restrict(ruleset: int, *, synchronise: bool) -> bool:
     native = native_module()
-    if synchronise:
-        try:
-            native.landlock_restrict(ruleset, rights.THREAD_SYNC)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: the kernel does not know the flag
-                raise _refused(error) from error
-        else:
-            return True
     try:
-        native.landlock_restrict(ruleset)
+        native.landlock_restrict(ruleset, rights.THREAD_SYNC if synchronise else 0)
     except OSError as error:
-        raise _refused(error) from error
-    return False
+        if not synchronise or error.errno != errno.EINVAL:  # EINVAL: the kernel does not know the flag
+            raise _refused(error) from error
+        return _restrict(ruleset, synchronise=False)
+    return synchronise
 
 
 def _refused(error: OSError) -> KernelLayerError:

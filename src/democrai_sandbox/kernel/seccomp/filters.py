@@ -15,7 +15,7 @@ from . import syscalls
 from .syscalls import TABLE, Action, Architecture, Group, this_architecture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 NUMBER = 0
 """Offset of the system call number in the data of a filter."""
@@ -169,9 +169,6 @@ SOCK_TYPES = 0xF
 IPPROTO_TCP, IPPROTO_UDP, IPPROTO_SMC, IPPROTO_MPTCP = 6, 17, 256, 262
 NETLINK_ROUTE = 0
 
-LAST_SINGLE = {"setpriority": 0, "ioprio_set": 1}
-"""Value for a single process; higher values mean a group or a user."""
-
 
 class Inet(StrEnum):
     """Internet sockets that a program may create."""
@@ -191,20 +188,13 @@ class Metadata(StrEnum):
     """Those that the supervisor makes for it; without a supervisor, none."""
 
 
-REFUSED_FLAGS = {
-    # New namespaces: in a new user namespace a program has every capability.
-    "clone": (0, CLONE_NEW),
-    # Filters with a listener, which comes before ours and could let a process make a supervised call.
-    "seccomp": (1, NEW_LISTENER),
-    # To connect by sending (TCP Fast Open), which Landlock does not check.
-    "sendto": (3, MSG_FASTOPEN),
-    "sendmsg": (2, MSG_FASTOPEN),
-    "sendmmsg": (3, MSG_FASTOPEN),
-}
-"""Calls with the index of their flags, and the flags that are refused."""
+def inspect_flags(code: Assembler, _: Profile, *, index: int, refused: int) -> None:
+    """Refuse some flags of an argument."""
+    code.load(argument(index))
+    code.if_any_bit(refused, REFUSE, ALLOW)
 
 
-def inspect_itself(code: Assembler) -> None:
+def inspect_itself(code: Assembler, _: Profile) -> None:
     """Allow operations of a program on itself, by the number 0, which the C library uses for limits.
 
     A CPU time limit of zero kills any process of the same user, and Landlock, which refuses signals, does not check it.
@@ -215,15 +205,18 @@ def inspect_itself(code: Assembler) -> None:
     code.if_equal(0, ALLOW, REFUSE)
 
 
-def inspect_priority(code: Assembler, name: str) -> None:
-    """Allow a program to change its own priority only, and not by its process id, group or user."""
+def inspect_priority(code: Assembler, _: Profile, *, single: int) -> None:
+    """Allow a program to change its own priority only, and not by its process id, group or user.
+
+    ``single`` is the value for a single process; higher values mean a group or a user.
+    """
     code.load(argument(0))
-    code.if_at_least(LAST_SINGLE[name] + 1, REFUSE)
+    code.if_at_least(single + 1, REFUSE)
     code.load(argument(1))
     code.if_equal(0, ALLOW, REFUSE)
 
 
-def inspect_ioctl(code: Assembler, *, child: bool, network: bool) -> None:
+def inspect_ioctl(code: Assembler, profile: Profile) -> None:
     """Refuse to insert input into a terminal, which the shell that started the application would execute.
 
     A child may not change file attributes: that works with a descriptor opened for neither reading nor writing, which
@@ -231,11 +224,11 @@ def inspect_ioctl(code: Assembler, *, child: bool, network: bool) -> None:
     """
     code.load(argument(1))
     code.if_equal(TIOCSTI, REFUSE)
-    code.if_equal(TIOCLINUX, REFUSE, None if child else ALLOW)
-    if child:
+    code.if_equal(TIOCLINUX, REFUSE, None if profile.child else ALLOW)
+    if profile.child:
         for harmless in (*FILE_READERS, *FILE_CLONERS):
             code.if_equal(harmless, ALLOW)
-        if not network:
+        if profile.inet is Inet.NONE:
             _inspect_ranges(code, "ioctl", INTERFACES)
         code.keep_bits(IOCTL_KINDS)
         for kind in FILE_SYSTEMS:
@@ -253,7 +246,7 @@ def _inspect_ranges(code: Assembler, name: str, ranges: Iterable[tuple[int, int]
         code.label(f"{name}:{end}")
 
 
-def inspect_fcntl(code: Assembler) -> None:
+def inspect_fcntl(code: Assembler, _: Profile) -> None:
     """Refuse leases, which block opens of other processes, change notifications, and newer commands."""
     code.load(argument(1))
     code.if_equal(F_SETLEASE, "fcntl:unknown")
@@ -263,7 +256,7 @@ def inspect_fcntl(code: Assembler) -> None:
     code.give(RET_ERRNO | errno.EINVAL)
 
 
-def inspect_memfd_create(code: Assembler) -> None:
+def inspect_memfd_create(code: Assembler, _: Profile) -> None:
     """Allow memory files only if they can never be executed: Landlock does not restrict files without a path.
 
     Others get the error of a kernel with ``vm.memfd_noexec`` set to 2.
@@ -273,7 +266,7 @@ def inspect_memfd_create(code: Assembler) -> None:
     code.give(RET_ERRNO | errno.EACCES)
 
 
-def inspect_setsockopt(code: Assembler) -> None:
+def inspect_setsockopt(code: Assembler, _: Profile) -> None:
     """Refuse to join multicast groups: the group address is announced on the link, and can carry data out."""
     code.load(argument(1))
     for level in MEMBERSHIPS:
@@ -286,14 +279,15 @@ def inspect_setsockopt(code: Assembler) -> None:
         code.go(ALLOW)
 
 
-def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> None:
+def inspect_socket(code: Assembler, profile: Profile) -> None:
     """Allow the families that the packet filter and Landlock check, and those that stay on the machine.
 
     All others (AF_PACKET, AF_XDP, AF_VSOCK, AF_TIPC, AF_RXRPC ...) bypass both.
     """
+    child, inet = profile.child, profile.inet
     internet = REFUSE if inet is Inet.NONE else "socket:inet"
     code.load(argument(0))
-    code.if_equal(AF_UNIX, ALLOW if unix else REFUSE)
+    code.if_equal(AF_UNIX, ALLOW if profile.unix else REFUSE)
     code.if_equal(AF_INET, internet)
     code.if_equal(AF_INET6, internet)
     if child and inet is Inet.NONE:
@@ -343,14 +337,14 @@ def _inspect_plain_internet(code: Assembler, *, datagrams: bool) -> None:
     code.if_equal(IPPROTO_TCP, ALLOW, REFUSE)
 
 
-def inspect_socketpair(code: Assembler, *, unix: bool) -> None:
+def inspect_socketpair(code: Assembler, profile: Profile) -> None:
     """Allow pairs of local sockets; without ``unix`` only types that stay connected to each other.
 
     A datagram socket of a pair can send to any other path, like one from socket(); SOCK_RAW becomes a datagram socket.
     """
     code.load(argument(0))
-    code.if_equal(AF_UNIX, ALLOW if unix else None, REFUSE)
-    if not unix:
+    code.if_equal(AF_UNIX, ALLOW if profile.unix else None, REFUSE)
+    if not profile.unix:
         code.load(argument(1))
         code.keep_bits(SOCK_TYPES)
         code.if_equal(SOCK_STREAM, ALLOW)
@@ -471,7 +465,7 @@ def _assembled(profile: Profile, arch: Architecture) -> bytes:
     _search(code, _ranges(profile, decided, arch))
     for part in dict.fromkeys(_part(row.name) for row in decided if row.action is Action.INSPECT):
         code.label(part)
-        _inspect(code, profile, part)
+        _INSPECTIONS[part](code, profile)
     code.label(ALLOW)
     code.give(RET_ALLOW)
     code.label(REFUSE)
@@ -484,32 +478,25 @@ def _part(name: str) -> str:
     return ITSELF if name in _OF_A_PROCESS else name
 
 
-_INSPECTIONS = {
+_INSPECTIONS: Mapping[str, Callable[[Assembler, Profile], None]] = {
     ITSELF: inspect_itself,
     "fcntl": inspect_fcntl,
     "memfd_create": inspect_memfd_create,
     "setsockopt": inspect_setsockopt,
+    "setpriority": partial(inspect_priority, single=0),
+    "ioprio_set": partial(inspect_priority, single=1),
+    "ioctl": inspect_ioctl,
+    "socket": inspect_socket,
+    "socketpair": inspect_socketpair,
+    # New namespaces: in a new user namespace a program has every capability.
+    "clone": partial(inspect_flags, index=0, refused=CLONE_NEW),
+    # Filters with a listener, which comes before ours and could let a process make a supervised call.
+    "seccomp": partial(inspect_flags, index=1, refused=NEW_LISTENER),
+    # To connect by sending (TCP Fast Open), which Landlock does not check.
+    "sendto": partial(inspect_flags, index=3, refused=MSG_FASTOPEN),
+    "sendmsg": partial(inspect_flags, index=2, refused=MSG_FASTOPEN),
+    "sendmmsg": partial(inspect_flags, index=3, refused=MSG_FASTOPEN),
 }
-"""Parts that are the same in all profiles."""
-
-
-def _inspect(code: Assembler, profile: Profile, name: str) -> None:
-    if name in _INSPECTIONS:
-        _INSPECTIONS[name](code)
-        return
-    match name:
-        case "setpriority" | "ioprio_set":
-            inspect_priority(code, name)
-        case "ioctl":
-            inspect_ioctl(code, child=profile.child, network=profile.inet is not Inet.NONE)
-        case "socket":
-            inspect_socket(code, child=profile.child, inet=profile.inet, unix=profile.unix)
-        case "socketpair":
-            inspect_socketpair(code, unix=profile.unix)
-        case _:
-            index, flags = REFUSED_FLAGS[name]
-            code.load(argument(index))
-            code.if_any_bit(flags, REFUSE, ALLOW)
 
 
 _Range = tuple[int, "int | str"]

@@ -34,10 +34,7 @@ class ThreadFilterState(NamedTuple):
 
 
 def threads() -> dict[int, ThreadFilterState]:
-    """Return the threads of this process by id; empty when ``/proc`` cannot be read.
-
-    Threads that end meanwhile are left out.
-    """
+    """Return the threads of this process by id, without those that end meanwhile; empty if ``/proc`` is unreadable."""
     found: dict[int, ThreadFilterState] = {}
     try:
         entries = list(_TASKS.iterdir())

@@ -325,10 +325,7 @@ class SpawnServer:
         return SpawnedChild(members["pid"], answer.pidfd, answer.lifeline, members["missing"])
 
     def baseline(self, plan: protocol.LandlockPlan) -> tuple[str, ...]:
-        """Send the application's Landlock lists, once; they become the first layer of every child.
-
-        Return the paths that do not exist.
-        """
+        """Send the application's Landlock lists, once, as the first layer of every child; return the missing paths."""
         return tuple(self._plain_answer({"action": "baseline", "plan": plan})["missing"])
 
     def stats(self, within: float | None = None) -> dict[str, Any]:

@@ -111,10 +111,7 @@ class Front(NamedTuple):
 
 
 def packed_order(order: SpawnOrder, index: Callable[[int], int]) -> bytes:
-    """Encode a start request; reject a null byte in a text.
-
-    ``index`` returns the place of a descriptor among those of the packet.
-    """
+    """Encode a start request; reject null bytes. ``index`` returns the place of a descriptor in the packet."""
     plan = order.plan or _NO_PLAN
     environment = [f"{name}={value}" for name, value in order.environment.items()]
     texts = [order.program, order.folder, *order.argv, *environment]

@@ -108,15 +108,12 @@ class TemplateHandle:
         return min(moments, default=None)
 
     def late(self, now: float) -> list[PendingFork]:
-        """Return the workers that the template did not report in time; end the template, which may be stopped.
-
-        Start one if none runs.
-        """
+        """Return the workers that were not reported in time, and end their template; start one if none runs."""
         self.start()
         late = [self.take(fork.report) for fork in tuple(self.pending.values()) if fork.deadline <= now]
         if late and self.pid:
             with suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)  # an unreaped child, so the id is its own
+                os.kill(self.pid, signal.SIGKILL)  # it may be stopped; an unreaped child, so the id is its own
         return late
 
     def ended(self) -> None:
