@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.errors import HelperFailed, KernelRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from democrai_sandbox.errors import KernelLayerError
 
@@ -77,12 +77,10 @@ class KernelStatus:
                 return control
         raise KeyError(name)
 
-    def less_than_active(self, wanted: Iterable[str]) -> tuple[ControlStatus, ...]:
+    def less_than_active(self, wanted: Collection[str]) -> tuple[ControlStatus, ...]:
         """Return the wanted controls that are not fully active."""
-        names = frozenset(wanted)
-        return tuple(
-            control for control in self.controls if control.name in names and control.state is not ControlState.ACTIVE
-        )
+        chosen = (control for control in self.controls if control.name in wanted)
+        return tuple(control for control in chosen if control.state is not ControlState.ACTIVE)
 
     def as_dict(self) -> dict[str, object]:
         """Return the status as JSON data."""

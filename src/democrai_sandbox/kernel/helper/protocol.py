@@ -25,10 +25,8 @@ Reason = Literal[
 
 
 def helper_command() -> tuple[str, ...]:
-    """Return the fixed start of the helper's command line, which a ``sudo`` rule permits.
-
-    It names the interpreter itself instead of the link in a virtual environment, which is not needed.
-    """
+    """Return the fixed start of the helper's command line, which a ``sudo`` rule permits."""
+    # The interpreter itself instead of the link in a virtual environment, which is not needed.
     interpreter = getattr(sys, "_base_executable", "") or sys.executable
     return (str(Path(interpreter).resolve()), "-I", "-S", "-B", str(Path(__file__).resolve().with_name("__main__.py")))
 

@@ -46,6 +46,7 @@ class StartedProgram:
         self.mark = mark
         self.pidfd = pidfd
         self.lifeline = lifeline
+        """-1 after the application has closed it."""
         self.deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
         """None without a timeout, and after it or the end."""
         self.nice = 0
@@ -55,8 +56,6 @@ class StartedProgram:
         self.report = -1
         """Descriptor that reports the start of the program, until it runs."""
         self.ended = False
-        self.let_go = False
-        """Whether the application has closed the lifeline."""
         self.timed_out = False
 
     def signal(self, number: int) -> None:

@@ -181,8 +181,6 @@ class ServerLoop:
     def __init__(self, native: Any, inheritance: standby.Inheritance, watched: int) -> None:
         self._native = native
         self._inheritance = inheritance
-        self._link = inheritance.link
-        self._application = inheritance.application
         self._watched = watched
         self._children = children.StartedPrograms(native, inheritance.family)
         self._by_descriptor: dict[int, children.StartedProgram] = {}
@@ -194,7 +192,7 @@ class ServerLoop:
         self._most = max(1, (limit - min(_SPARE_DESCRIPTORS, limit // 2)) // _PER_CHILD)
         self._sweep_at: float | None = None
         self._events = select.epoll()
-        for descriptor in (self._link, self._watched):
+        for descriptor in (inheritance.link, watched):
             self._events.register(descriptor, select.EPOLLIN)
         self._children.end_predecessors()
         self._standby = self._new_standby()
@@ -241,7 +239,7 @@ class ServerLoop:
 
     def _serve_ready(self, number: int) -> None:
         """Handle a readable descriptor; raise ``EOFError`` when the application has ended."""
-        if number == self._link:
+        if number == self._inheritance.link:
             self._serve_request()
         elif number == self._standby.descriptor:
             self._replace_standby()
@@ -283,7 +281,7 @@ class ServerLoop:
 
     def _serve_request(self) -> None:
         try:
-            request = protocol.RequestPacket(self._native, self._link)
+            request = protocol.RequestPacket(self._native, self._inheritance.link)
         except BlockingIOError:
             return
         except OSError as error:
@@ -302,7 +300,7 @@ class ServerLoop:
         """Execute a request and send the result; a child keeps the lifeline."""
         child = None
         try:
-            body = request.body(self._application)
+            body = request.body(self._inheritance.application)
             if body.startswith(protocol.ORDER):
                 front = protocol.read_front(body)
                 if front.fork:
@@ -495,7 +493,7 @@ class ServerLoop:
             return
         if child.report >= 0:
             self._serve_report(child.report)  # the answer to the request comes first
-            if child.let_go:
+            if child.lifeline < 0:
                 self._unwatch(descriptor)
                 self._children.end(child)
                 self._children.forget(child)
@@ -507,7 +505,7 @@ class ServerLoop:
         self._unwatch(descriptor)
         if left:
             self._sweep_within(_SWEEP_SOON)
-        if child.let_go:
+        if child.lifeline < 0:
             self._children.forget(child)
 
     def _serve_lifeline(self, child: children.StartedProgram) -> None:
@@ -523,7 +521,6 @@ class ServerLoop:
         self._unwatch(child.lifeline)
         os.close(child.lifeline)
         child.lifeline = -1  # the number may be reused soon
-        child.let_go = True
         if child.ended:
             self._children.forget(child)  # its orphans are already killed, or will be by the next sweep
         else:
