@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any
 
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
 
@@ -53,7 +52,11 @@ def probe_in_child_process(*, egress: bool, desktop: bool) -> KernelStatus:
         ) from None
     if "error" in found:
         raise KernelLayerError(str(found["error"]), fix=str(found["fix"]))
-    return _read(found)
+    controls = (
+        ControlStatus(name, ControlState(each["state"]), each["reason"], each["fix"], each["details"])
+        for name, each in found["controls"].items()
+    )
+    return KernelStatus(tuple(controls), tuple(SelfTestAttempt(**each) for each in found["selftest"]))
 
 
 def main() -> int:
@@ -64,14 +67,6 @@ def main() -> int:
         found = {"error": error.what, "fix": error.fix}
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
-
-
-def _read(found: dict[str, Any]) -> KernelStatus:
-    controls = (
-        ControlStatus(name, ControlState(each["state"]), each["reason"], each["fix"], each["details"])
-        for name, each in found["controls"].items()
-    )
-    return KernelStatus(tuple(controls), tuple(SelfTestAttempt(**each) for each in found["selftest"]))
 
 
 def _tried(*, egress: bool, desktop: bool) -> KernelStatus:

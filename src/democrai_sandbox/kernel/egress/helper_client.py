@@ -111,8 +111,7 @@ class HelperClient:
             )
         exchange = _HelperExchange(self.path, monotonic() + (self.timeout if timeout is None else timeout))
         try:
-            exchange.run(body)
-            exchange.fields = _parsed(exchange.received)
+            exchange.fields = _parsed(exchange.run(body))
             if len(exchange.descriptors) != expected:
                 raise _bad(  # noqa: TRY301 - the handler closes the descriptors
                     f"it has {len(exchange.descriptors)} descriptors instead of {expected}"
@@ -130,16 +129,15 @@ class _HelperExchange:
     def __init__(self, path: str, deadline: float) -> None:
         self._path = path
         self._deadline = deadline
-        self.received = b""
         self.fields: dict[str, Any] = {}
         self.descriptors: list[int] = []
 
-    def run(self, body: bytes) -> None:
+    def run(self, body: bytes) -> bytes:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as link:
                 self._connect(link)
                 self._send(link, body)
-                self._receive(link)
+                return self._receive(link)
         except TimeoutError as error:
             raise HelperFailed(
                 f"the helper at {self._path} did not answer in time", fix=_RESTART, reason=TIMED_OUT
@@ -206,7 +204,7 @@ class _HelperExchange:
                 rest = rest[link.send(rest) :]
             link.shutdown(socket.SHUT_WR)
 
-    def _receive(self, link: socket.socket) -> None:
+    def _receive(self, link: socket.socket) -> bytes:
         room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR.size)
         received = bytearray()
         data = b"-"
@@ -222,7 +220,7 @@ class _HelperExchange:
         if b"\n" not in received:
             # A killed helper closes the connection before it has answered; this is not a malformed answer.
             raise ConnectionResetError(errno.ECONNRESET, "the connection closed before the answer was complete")
-        self.received = bytes(received)
+        return bytes(received)
 
     def _keep_descriptors(self, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, data in ancillary:

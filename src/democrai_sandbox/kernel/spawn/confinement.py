@@ -68,7 +68,8 @@ class ResourceLimits:
 
     def stricter(self, other: ResourceLimits) -> ResourceLimits:
         """Return the stricter limit of each pair."""
-        return ResourceLimits(*(_smaller(getattr(self, name), getattr(other, name)) for name in _NAMES))
+        pairs = ((getattr(self, name), getattr(other, name)) for name in _NAMES)
+        return ResourceLimits(*(min(filter(None, pair), default=None) for pair in pairs))
 
     def rlimits(self) -> tuple[tuple[int, int], ...]:
         """Return the limits for the kernel: pairs of a resource number and its limit."""
@@ -83,12 +84,6 @@ class ResourceLimits:
 
 _NAMES = tuple(limit.name for limit in fields(ResourceLimits))
 NO_LIMITS = ResourceLimits()
-
-
-def _smaller(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 _T = TypeVar("_T")
