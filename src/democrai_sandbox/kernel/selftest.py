@@ -344,9 +344,8 @@ def _without_rules(abi: int, *, has_cgroup: bool, unfiltered: str) -> _Trial:
     stopped = set(_BY_LANDLOCK if abi else ()) | set(_BY_FILTER if filtered else ())
     if abi and filtered:
         stopped.add(_METADATA)
-    for act in _NETWORK:
-        if filtered or has_cgroup or (act.startswith("tcp") and abi >= _TCP_SINCE):
-            stopped.add(act)
+    has_ports = abi >= _TCP_SINCE
+    stopped |= {act for act in _NETWORK if filtered or has_cgroup or (has_ports and act.startswith("tcp"))}
     return _Trial(CHILD, SPAWN_SERVER, enforced, (*_BY_LANDLOCK, *_BY_FILTER, _METADATA, *_NETWORK), frozenset(stopped))
 
 

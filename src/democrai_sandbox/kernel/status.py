@@ -72,10 +72,7 @@ class KernelStatus:
     attempts: tuple[SelfTestAttempt, ...] = ()
 
     def __getitem__(self, name: str) -> ControlStatus:
-        for control in self.controls:
-            if control.name == name:
-                return control
-        raise KeyError(name)
+        return {control.name: control for control in self.controls}[name]
 
     def less_than_active(self, wanted: Collection[str]) -> tuple[ControlStatus, ...]:
         """Return the wanted controls that are not fully active."""

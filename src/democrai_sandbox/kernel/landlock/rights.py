@@ -89,19 +89,7 @@ FEATURES = (
 
 READ = FsRight.READ_FILE | FsRight.READ_DIR
 EXECUTE = READ | FsRight.EXECUTE
-WRITE = (
-    READ
-    | FsRight.WRITE_FILE
-    | FsRight.TRUNCATE
-    | FsRight.MAKE_REG
-    | FsRight.MAKE_DIR
-    | FsRight.MAKE_SYM
-    | FsRight.MAKE_SOCK
-    | FsRight.MAKE_FIFO
-    | FsRight.REMOVE_FILE
-    | FsRight.REMOVE_DIR
-    | FsRight.REFER
-)
+WRITE = (_FIRST | FsRight.REFER | FsRight.TRUNCATE) & ~(FsRight.EXECUTE | FsRight.MAKE_CHAR | FsRight.MAKE_BLOCK)
 """Read-write path, without device nodes: creating one would give access to a disk past all file rules."""
 DEVICE = FsRight.READ_FILE | FsRight.WRITE_FILE | FsRight.TRUNCATE
 """Device that may only be read and written."""

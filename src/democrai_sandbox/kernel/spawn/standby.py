@@ -97,10 +97,8 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
 def _keep_only(wanted: set[int]) -> None:
     """Close all other descriptors: an open lifeline here would hide the end of the server."""
     most = max(wanted) + 1
-    for number in range(most):
-        if number not in wanted:
-            with suppress(OSError):
-                os.close(number)
+    for number in set(range(most)) - wanted:
+        os.closerange(number, number + 1)  # ignores closed ones
     os.closerange(most, os.sysconf("SC_OPEN_MAX"))
 
 
