@@ -93,20 +93,12 @@ def strict_json(data: bytes) -> Any:
 
 def encode_answer(answer: dict[str, Any]) -> bytes:
     """Return the line to send, with lists shortened to the client's limit."""
-    line = _line(answer)
-    if len(line) <= LONGEST_LINE:
-        return line
     answer = dict(answer)
-    answer["shortened"] = []
-    while len(line) > LONGEST_LINE:
-        name = max(
-            (key for key, value in answer.items() if key != "shortened"), key=lambda key: len(_line(answer[key]))
-        )
+    while len(line := _line(answer)) > LONGEST_LINE:
+        name = max((key for key in answer if key != "shortened"), key=lambda key: len(_line(answer[key])))
         value = answer[name]
         answer[name] = value[: len(value) // 2] if isinstance(value, list) and len(value) > 1 else None
-        if name not in answer["shortened"]:
-            answer["shortened"].append(name)
-        line = _line(answer)
+        answer["shortened"] = list(dict.fromkeys((*answer.get("shortened", ()), name)))
     return line
 
 
