@@ -12,7 +12,6 @@ import os
 import stat
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -185,10 +184,6 @@ class StoredModels:
 
         return self._store.change_model(name, changed, now=now, actor=actor)
 
-    def remove(self, name: str, *, now: datetime, actor: str) -> StoredModel:
-        """Remove a model with its key and return it; raise ``EntryUnknown`` or ``EntryConfigured``."""
-        return self._store.remove_model(name, now=now, actor=actor)
-
     def _sealed(self, name: str, settings: ModelSettings) -> StoredModel:
         facts: dict[str, Any] = {field: getattr(settings, field) for field in STORED_FIELDS}
         key = seal_secret(self._ring(), settings.api_key, *_owner(name, facts)) if settings.api_key else b""
@@ -201,7 +196,7 @@ class StoredModels:
         try:
             settings = stored_model(stored.name, dict(stored.settings))
             key = unseal_secret(self._ring(), stored.sealed_key, *_owner(*stored[:2])) if stored.sealed_key else ""
-            return _LoadedModel(stored, _made(replace(settings, api_key=""), key), is_usable=True)
+            return _LoadedModel(stored, _made(settings, key), is_usable=True)
         except DecryptionError as error:
             why = f"the key of model {stored.name} cannot be decrypted: {error}; enter it again"
         except InvalidInputError as error:
@@ -246,12 +241,11 @@ def check_configured(settings: ExtensionSettings, registry: Registry) -> None:
 def _problems(registry: Registry, subject: Subject, entry: InstalledSettings) -> Iterator[Problem]:
     known = registry.engines if subject.kind is SubjectKind.ENGINE else registry.extractors
     place = pointer_to(f"/extensions/{subject.kind}s", subject.name)
-    extension = known.get(subject.name)
-    if extension is None:
+    if subject.name in known:
+        yield from _url_problems(known[subject.name], entry.settings or {}, f"{place}/settings")
+    else:
         message = f"{subject.kind} {subject.name!r} does not exist in the configured folders: remove this entry"
         yield Problem(place, message, nearest(subject.name, known))
-        return
-    yield from _url_problems(extension, entry.settings or {}, f"{place}/settings")
 
 
 def _url_problems(extension: RegisteredExtension, settings: Mapping[str, Any], place: str) -> Iterator[Problem]:
@@ -405,7 +399,7 @@ def remove_model(sandbox: Sandbox, name: str, caller: Caller) -> ConfiguredModel
     """Remove a model with its key; return its last state."""
     require_administrator(caller, _WHAT)
     entry = _model_entry(sandbox, name, sandbox.models.all().get(name))
-    _changed(sandbox, caller, sandbox.models.remove, name)
+    _changed(sandbox, caller, sandbox.runtime.store.remove_model, name)
     _refresh_models(sandbox)
     return entry
 
@@ -484,7 +478,7 @@ def _entry(sandbox: Sandbox, server: McpServer) -> ConfiguredServer:
 def settings_of(sandbox: Sandbox, kind: str, name: str, caller: Caller) -> DisplayedSettings:
     """Return the settings of an engine or extractor."""
     require_administrator(caller, _WHAT)
-    extension = _installed(sandbox, kind, name)
+    extension, _ = _installed(sandbox, kind, name)
     return _shown(sandbox, extension, sandbox.runtime.store.settings(kind, name))
 
 
@@ -499,7 +493,7 @@ def change_settings(
 ) -> DisplayedSettings:
     """Set some settings and remove others. They take effect in a new process, at the next call."""
     require_administrator(caller, _WHAT)
-    extension = _installed(sandbox, kind, name)
+    extension, _ = _installed(sandbox, kind, name)
     removed = frozenset(unwanted)
 
     def changed(present: dict[str, Any]) -> dict[str, Any]:
@@ -525,10 +519,7 @@ def _shown(sandbox: Sandbox, extension: RegisteredExtension, settings: Mapping[s
 async def install(sandbox: Sandbox, kind: str, name: str, caller: Caller, *, again: bool = False) -> InstallStatus:
     """Start installing an engine or extractor in the background, and return its status."""
     require_administrator(caller, _WHAT)
-    extension = _installed(sandbox, kind, name)
-    runtime = sandbox.runtime.installed(extension.kind)
-    if runtime is None:
-        raise _not_installed()
+    extension, runtime = _installed(sandbox, kind, name)
     extension.require_sound()
     now = sandbox.access.node.clock()
     await asyncio.to_thread(sandbox.runtime.store.note_install, kind, name, now=now, actor=caller.user_id)
@@ -537,14 +528,11 @@ async def install(sandbox: Sandbox, kind: str, name: str, caller: Caller, *, aga
     return await asyncio.to_thread(runtime.status, name)
 
 
-def _installed(sandbox: Sandbox, kind: str, name: str) -> RegisteredExtension:
-    """Return an engine or extractor; modules have no settings and no installation."""
+def _installed(sandbox: Sandbox, kind: str, name: str) -> tuple[RegisteredExtension, InstalledRuntime]:
+    """Return an engine or extractor with its runtime; modules have no settings and no installation."""
     extension = find_extension(sandbox, kind, name)
-    if extension.kind is ManifestKind.MODULE:
-        raise _not_installed()
-    return extension
-
-
-def _not_installed() -> InvalidInputError:
-    message = "only engines and extractors are installed and have settings; a module runs as it is"
-    return InvalidInputError.of(message, pointer="/kind")
+    runtime = sandbox.runtime.installed(extension.kind)
+    if runtime is None:
+        message = "only engines and extractors are installed and have settings; a module runs as it is"
+        raise InvalidInputError.of(message, pointer="/kind")
+    return extension, runtime

@@ -115,7 +115,8 @@ class Accounts:
     _database: Database = inside("accounts")
     _sign_in_check: SignInCheck = inside("accounts")
     _passwords: Passwords = inside("accounts")
-    _settings: HostSettings = inside("accounts")
+    _idle: timedelta = inside("accounts")
+    _longest: timedelta = inside("accounts")
     _administrators: AdministratorCache = inside("accounts")
 
     def __init__(
@@ -123,23 +124,20 @@ class Accounts:
         database: Database,
         settings: HostSettings,
         *,
-        on_session_end: Callable[[str], object] | None = None,
+        on_session_end: Callable[[str], object] = lambda _: None,
         cost: Cost | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """``on_session_end`` ends the approvals of a session or token; it is called before that ends."""
         self.cookie_name = SECURE_COOKIE if is_secure(settings) else PLAIN_COOKIE
         self._database = database
-        self._settings = settings
+        self._idle = timedelta(minutes=settings.console.idle_minutes)
+        self._longest = timedelta(hours=settings.console.session_hours)
         self._administrators = EMPTY_CACHE
-        self._on_session_end = on_session_end
+        self._end_approvals = on_session_end
         self._clock = clock
         self._passwords = Passwords(cost or Cost())
         self._sign_in_check = SignInCheck(database, self._passwords, clock)
-
-    def _end_approvals(self, session_key: str) -> None:
-        if self._on_session_end is not None:
-            self._on_session_end(session_key)
 
     def identify(self, visit: Visit) -> Identity | None:
         """Return the sender of an HTTP request, from the token in the header, otherwise from the cookie."""
@@ -370,14 +368,6 @@ class Accounts:
     def _is_over(self, session: PersonSession) -> bool:
         now = self._clock()
         return now - session.last_seen >= self._idle or now - session.created_at >= self._longest
-
-    @property
-    def _idle(self) -> timedelta:
-        return timedelta(minutes=self._settings.console.idle_minutes)
-
-    @property
-    def _longest(self) -> timedelta:
-        return timedelta(hours=self._settings.console.session_hours)
 
     # ---- tokens ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, Table, delete, func, insert, or_, select, update
 
@@ -47,11 +47,12 @@ class _ThrottleRule:
     longest: int
     memory: timedelta
 
-    def pause(self, failures: int) -> timedelta:
-        if failures < self.free:
+    def wait(self, count: _FailureCount, now: datetime) -> timedelta:
+        """Return the remaining wait; a clock that was set back never extends it beyond the rule."""
+        if count.failures < self.free:
             return _NO_TIME
-        doubled = min(failures - self.free, 20)
-        return timedelta(seconds=min(2**doubled, self.longest))
+        pause = timedelta(seconds=min(2 ** min(count.failures - self.free, 20), self.longest))
+        return min(count.last_at + pause - now, pause)
 
 
 _RULES = MappingProxyType(
@@ -85,7 +86,7 @@ def begin_sign_in(connection: Connection, name: str, address: str, now: datetime
     keys = {kind: _key(kind, name, address) for kind in kinds}
     # Locked in a fixed order to avoid deadlocks.
     counts = {kind: _locked(connection, keys[kind], now) for kind in sorted(kinds, key=keys.__getitem__)}
-    longest = max(_wait(_RULES[kind], count, now) for kind, count in counts.items())
+    longest = max(_RULES[kind].wait(count, now) for kind, count in counts.items())
     if longest > _NO_TIME:
         raise SignInThrottled(-(-longest // timedelta(seconds=1)))
     for kind, count in counts.items():
@@ -113,8 +114,7 @@ def forget_failures(connection: Connection, now: datetime) -> None:
     connection.execute(delete(failed).where(failed.c.forget_at <= now))
 
 
-@dataclass(frozen=True, slots=True)
-class _FailureCount:
+class _FailureCount(NamedTuple):
     failures: int
     last_at: datetime
 
@@ -147,12 +147,6 @@ def _make_room(connection: Connection, now: datetime) -> None:
     if count > MOST_ROWS:
         first = select(failed.c.key).order_by(failed.c.forget_at).limit(count - MOST_ROWS)
         connection.execute(delete(failed).where(failed.c.key.in_(first.scalar_subquery())))
-
-
-def _wait(rule: _ThrottleRule, row: _FailureCount, now: datetime) -> timedelta:
-    """Return the remaining wait; a clock that was set back never extends it beyond the rule."""
-    pause = rule.pause(row.failures)
-    return min(row.last_at + pause - now, pause)
 
 
 def _key(kind: str, name: str, address: str) -> str:
@@ -215,7 +209,8 @@ def add_user(
     if _user_row(connection, person.id) is not None:
         raise AccountConflict(f"the user {person.id} already exists")
     connection.execute(insert(people), {**_columns(people, person), "password": kept})
-    _audit_user(ledger, AuditAction.ACCOUNT_ADDED, actor, person.id, person.created_at, after=_audited_fields(person))
+    after = {"person": person.id, **_audited_fields(person)}
+    ledger.close([AuditEntry(AuditAction.ACCOUNT_ADDED, actor, after=after)], now=person.created_at)
     return person
 
 
@@ -228,8 +223,8 @@ def change_user(connection: Connection, person_id: str, values: dict[str, Any], 
     if before.may_decide and not after.may_decide and not any(one.may_decide for one in list_users(connection)):
         raise AccountConflict(f"{person_id} is the last administrator: no other user could decide or undo this")
     if before != after:
-        states = {"before": _audited_fields(before), "after": _audited_fields(after)}
-        _audit_user(ledger, AuditAction.ACCOUNT_CHANGED, actor, person_id, now, **states)
+        fields, changed = _audited_fields(before), {"person": person_id, **_audited_fields(after)}
+        ledger.close([AuditEntry(AuditAction.ACCOUNT_CHANGED, actor, before=fields, after=changed)], now=now)
     return after
 
 
@@ -238,7 +233,8 @@ def set_password(connection: Connection, person_id: str, kept: str, *, actor: st
     ledger = Ledger(connection)
     find_user(connection, person_id)
     connection.execute(update(people).where(people.c.id == person_id).values(password=kept, password_at=now))
-    _audit_user(ledger, AuditAction.ACCOUNT_PASSWORD_CHANGED, actor, person_id, now)
+    after = {"person": person_id}
+    ledger.close([AuditEntry(AuditAction.ACCOUNT_PASSWORD_CHANGED, actor, after=after)], now=now)
 
 
 def replace_hash(connection: Connection, person_id: str, before: str, kept: str) -> bool:
@@ -295,25 +291,8 @@ def _columns(table: Table, value: Person | PersonSession | Token) -> dict[str, A
 
 
 def _audited_fields(person: Person) -> dict[str, Any]:
-    return {
-        "role": person.role,
-        "access_level": person.access_level,
-        "organization_id": person.organization_id,
-        "disabled": person.disabled_at is not None,
-    }
-
-
-def _audit_user(
-    ledger: Ledger,
-    action: AuditAction,
-    actor: str,
-    person_id: str,
-    now: datetime,
-    *,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-) -> None:
-    ledger.close([AuditEntry(action, actor, before=before, after={"person": person_id, **(after or {})})], now=now)
+    roles = {name: getattr(person, name) for name in ("role", "access_level", "organization_id")}
+    return {**roles, "disabled": person.disabled_at is not None}
 
 
 def _nearby(name: object) -> str | None:
@@ -441,7 +420,7 @@ def check_scopes(scopes: Iterable[object], within: Iterable[str] | None) -> froz
     return frozenset(Scope(str(scope)) for scope in given)
 
 
-def add_token(connection: Connection, token: Token, secret_hash: str, *, actor: str) -> Token:
+def add_token(connection: Connection, token: Token, secret_hash: str, *, actor: str) -> None:
     """Add a token; raise ``AccountUnknown`` for an unknown owner."""
     ledger = Ledger(connection)
     find_user(connection, token.person_id)
@@ -452,7 +431,6 @@ def add_token(connection: Connection, token: Token, secret_hash: str, *, actor: 
     connection.execute(insert(tokens), {**_columns(tokens, token), "scopes": scopes, "secret_hash": secret_hash})
     after = {"person": token.person_id, "token": token.id, "label": token.label, "scopes": sorted(token.scopes)}
     ledger.close([AuditEntry(AuditAction.ACCOUNT_TOKEN_MADE, actor, after=after)], now=token.created_at)
-    return token
 
 
 def find_token_by_hash(connection: Connection, secret_hash: str) -> Token | None:
