@@ -29,14 +29,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import AccessRule, NetworkTarget
 
 _PARTS = frozenset({policy.SubjectKind.TOOL, policy.SubjectKind.AGENT, policy.SubjectKind.PIPELINE})
-_EVERY_BIT = int(
-    policy.FileAccess.READ
-    | policy.FileAccess.CREATE
-    | policy.FileAccess.MODIFY
-    | policy.FileAccess.DELETE
-    | policy.FileAccess.EXECUTE
-)
 _SCRATCH = policy.FileAccess.READ | policy.FileAccess.CREATE | policy.FileAccess.MODIFY | policy.FileAccess.DELETE
+_EVERY_BIT = int(_SCRATCH | policy.FileAccess.EXECUTE)
 _CONTACT = frozenset({policy.Operation.SEND, policy.Operation.RECEIVE})
 
 
@@ -266,7 +260,6 @@ def _in_phase(grants: DeclaredRights, *, installing: bool) -> DeclaredRights:
 class KernelView(NamedTuple):
     """Result of one control for an access."""
 
-    layer: str
     lets_through: bool | None
     """None if the control does not apply or is not in force."""
     text: str
@@ -282,9 +275,9 @@ def kernel_view(kernel: Kernel, wanted: RequestedTarget, *, allowed: bool) -> Ke
         return _egress(kernel, wanted.parsed, allowed=allowed)
     text = "the spawn server starts programs and confines them to the rules of their subject"
     if kernel.spawn is None:
-        return KernelView(LANDLOCK, lets_through=None, text="programs are started directly, without confinement")
+        return KernelView(lets_through=None, text="programs are started directly, without confinement")
     ended = "; other programs that the application starts are killed with SIGSYS" if SECCOMP in kernel.wanted else ""
-    return KernelView(LANDLOCK, lets_through=None, text=f"{text}{ended}")
+    return KernelView(lets_through=None, text=f"{text}{ended}")
 
 
 def outside_lists(kernel: Kernel, rules: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
@@ -310,7 +303,7 @@ def _missing(kernel: Kernel) -> tuple[str, ...]:
 def _landlock(kernel: Kernel, wanted: RequestedTarget, *, allowed: bool) -> KernelView:
     if kernel.baseline is None:
         text = _absent(kernel, LANDLOCK, "Landlock does not restrict this process")
-        return KernelView(LANDLOCK, lets_through=None, text=text)
+        return KernelView(lets_through=None, text=text)
     reading = wanted.operation in READING
     absent = _missing(kernel)
     roots = _roots(kernel, wanted)
@@ -319,46 +312,38 @@ def _landlock(kernel: Kernel, wanted: RequestedTarget, *, allowed: bool) -> Kern
         what = "read" if reading else "written"
         children = "; its children are also restricted by their own rules" if kernel.spawn else ""
         text = f"Landlock allows it for the whole application: {root} may be {what}{children}"
-        return KernelView(LANDLOCK, lets_through=True, text=text)
+        return KernelView(lets_through=True, text=text)
     text = f"Landlock denies {wanted.target} to the whole application"
     if not allowed:
-        return KernelView(LANDLOCK, lets_through=False, text=text)
+        return KernelView(lets_through=False, text=text)
     extra = "extra_read_paths" if reading else "extra_write_paths"
     fix = f"create it, add it to sandbox.os.landlock.{extra} and restart"
     if roots:
         fix = f"{roots[0]} did not exist when the application started: create it and restart"
     disagreement = f"the guard allows it, but the kernel does not: {fix}"
-    return KernelView(LANDLOCK, lets_through=False, text=text, disagreement=disagreement)
+    return KernelView(lets_through=False, text=text, disagreement=disagreement)
 
 
 def _egress(kernel: Kernel, target: NetworkTarget, *, allowed: bool) -> KernelView:
     if target.kind is TargetKind.UNIX:
-        return KernelView(EGRESS, lets_through=None, text="the packet filter does not apply to unix sockets")
+        return KernelView(lets_through=None, text="the packet filter does not apply to unix sockets")
     if kernel.egress is None:
-        return KernelView(EGRESS, lets_through=None, text=_absent(kernel, EGRESS, "no packet filter is in force"))
+        return KernelView(lets_through=None, text=_absent(kernel, EGRESS, "no packet filter is in force"))
     sources = _wanting(kernel.egress.builder.build(), target)
-    where = f"{target.host} port {target.port}" if target.port else target.host
+    packets = f"packets to {target.host} port {target.port}" if target.port else f"packets to {target.host}"
+    text = f"{packets} are allowed for {', '.join(sources)}" if sources else f"{packets} are blocked"
     if not allowed:
-        return _closed(where, sources)
+        other = "the kernel allows it for other subjects; only the guard denies it to this one" if sources else ""
+        return KernelView(lets_through=bool(sources), text=text, disagreement=other)
     status = kernel.egress.status()
     if flaw := _flaw(status, target, wanted=bool(sources)):
         disagreement = f"the guard allows it, but the packet filter does not: {flaw}"
-        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} are blocked", disagreement=disagreement)
+        return KernelView(lets_through=False, text=f"{packets} are blocked", disagreement=disagreement)
     doubt = _doubt(status)
     if sources:
-        text = f"packets to {where} are allowed for {', '.join(sources)}"
-        return KernelView(EGRESS, lets_through=True, text=text, disagreement=doubt)
-    text = f"packets to {where} are blocked until the guard permits the first connection"
-    return KernelView(EGRESS, lets_through=None, text=text, disagreement=doubt)
-
-
-def _closed(where: str, sources: list[str]) -> KernelView:
-    """Return the result for a target that the guard denies to a subject."""
-    if not sources:
-        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} are blocked")
-    text = f"packets to {where} are allowed for {', '.join(sources)}"
-    other = "the kernel allows it for other subjects; only the guard denies it to this one"
-    return KernelView(EGRESS, lets_through=True, text=text, disagreement=other)
+        return KernelView(lets_through=True, text=text, disagreement=doubt)
+    text += " until the guard permits the first connection"
+    return KernelView(lets_through=None, text=text, disagreement=doubt)
 
 
 def _flaw(status: ControlStatus, target: NetworkTarget, *, wanted: bool) -> str:

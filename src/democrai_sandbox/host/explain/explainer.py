@@ -23,7 +23,7 @@ from .declared_rights import chain_subjects, is_around_protected, is_protected, 
 from .explanation import AccessToExplain, AccessVerdict, Explanation, LayerAnswer, LayerEffect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from democrai_sandbox.access.targets import RequestedTarget
     from democrai_sandbox.access.values import Decision
@@ -45,13 +45,7 @@ def explain(sandbox: Sandbox, question: AccessToExplain) -> Explanation:
     Read-only: it files no request, records and counts nothing, and uses no guard. Without a node, decisions are
     unknown.
     """
-    refused = explanation.refusal_on_the_way(question, partial(_explain, sandbox, None))
-    return refused or _explain(sandbox, os.path.realpath, question)
-
-
-def _explain(sandbox: Sandbox, place_of: Callable[[str], str] | None, question: AccessToExplain) -> Explanation:
-    wanted = explanation.read_question(question, place_of)
-    return wanted if isinstance(wanted, Explanation) else _Explainer(sandbox, question, wanted).explained()
+    return explanation.explained(question, lambda asked, wanted: _Explainer(sandbox, asked, wanted).explained())
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,16 +347,12 @@ _KINDS = (
 def explain_by_manifest(file: str, question: AccessToExplain) -> Explanation:
     """Return whether a manifest declares an access. Paths from the runtime and decisions are unknown here."""
     rules = _rules(_loaded(file, question), installing=question.installing)
-    refused = explanation.refusal_on_the_way(question, partial(_explain_by_rules, file, rules, None))
-    return refused or _explain_by_rules(file, rules, os.path.realpath, question)
+    return explanation.explained(question, partial(_explain_by_rules, file, rules))
 
 
 def _explain_by_rules(
-    file: str, rules: tuple[AccessRule, ...], place_of: Callable[[str], str] | None, question: AccessToExplain
+    file: str, rules: tuple[AccessRule, ...], question: AccessToExplain, wanted: RequestedTarget
 ) -> Explanation:
-    wanted = explanation.read_question(question, place_of)
-    if isinstance(wanted, Explanation):
-        return wanted
     access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
     rule, near = explanation.covering_rule(rules, wanted), None
     if rule is not None:

@@ -122,15 +122,6 @@ def pattern_note(question: AccessToExplain) -> str:
     return "; file targets have no wildcards, so this means a file with exactly this name"
 
 
-def read_question(question: AccessToExplain, place_of: Callable[[str], str] | None) -> RequestedTarget | Explanation:
-    """Return the normalized target of a question, or the explanation of an invalid one."""
-    try:
-        return TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
-    except policy.InvalidInputError as error:
-        layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
-        return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
-
-
 _UP = ".."
 
 
@@ -141,7 +132,7 @@ def has_parent_steps(question: AccessToExplain) -> bool:
     return is_path and len(target) <= LONGEST_RAW_TARGET and _UP in target.split("/")
 
 
-def resolved_target(question: AccessToExplain) -> str:
+def _resolved_target(question: AccessToExplain) -> str:
     """Return the target; for a path with ``..``, the path that the kernel reaches by following links."""
     if not has_parent_steps(question):
         return question.target
@@ -151,27 +142,31 @@ def resolved_target(question: AccessToExplain) -> str:
         return question.target  # the parser reports the problem
 
 
-def refusal_on_the_way(
-    question: AccessToExplain, explain: Callable[[AccessToExplain], Explanation]
-) -> Explanation | None:
-    """Return the reason why the guard refuses such a path before following it; None if it does not.
+def explained(
+    question: AccessToExplain, explain: Callable[[AccessToExplain, RequestedTarget], Explanation]
+) -> Explanation:
+    """Return the explanation of a question; ``explain`` answers a valid one from its normalized target.
 
-    A name before ``..`` must exist, so a subject that may not read it must not learn that it exists. ``explain``
-    answers for a path as written: the guard follows no links at this point.
+    A name before ``..`` must exist, so a subject that may not read it must not learn that it exists: the guard refuses
+    such a path before following it. It follows no links at this point.
     """
+
+    def answer(asked: AccessToExplain, place_of: Callable[[str], str] | None) -> Explanation:
+        try:
+            wanted = TargetParser().read(asked.resource_type, asked.operation, _resolved_target(asked), place_of)
+        except policy.InvalidInputError as error:
+            layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
+            return Explanation(asked, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
+        return explain(asked, wanted)
+
     for folder in _folders_before_parent_steps(question):
-        found = explain(replace(question, operation=policy.Operation.READ.value, target=folder))
-        if found.verdict is AccessVerdict.ALLOWED:
-            continue
-        place = resolved_target(question)
-        return replace(
-            found,
-            question=question,
-            words=f"The path {question.target} is refused because of {folder}, before it is followed to {place}: "
-            f"{found.words}",
-            advice=(f"Write the path without ..: {place}", *found.advice),
-        )
-    return None
+        found = answer(replace(question, operation=policy.Operation.READ.value, target=folder), None)
+        if found.verdict is not AccessVerdict.ALLOWED:
+            place = _resolved_target(question)
+            refused = f"The path {question.target} is refused because of {folder}, before it is followed to {place}"
+            advice = (f"Write the path without ..: {place}", *found.advice)
+            return replace(found, question=question, words=f"{refused}: {found.words}", advice=advice)
+    return answer(question, os.path.realpath)
 
 
 def _folders_before_parent_steps(question: AccessToExplain) -> Iterator[str]:
