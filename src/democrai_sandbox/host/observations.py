@@ -9,19 +9,22 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from time import time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox import errors, policy
 from democrai_sandbox.policy.hosts import bracketed, host_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.access.values import Decision
     from democrai_sandbox.guard import ObservedEndpoint
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.runtime import Runtime
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 ALLOWED = "allowed"
 DENIED = "denied"
@@ -138,8 +141,8 @@ class Observations:
     def of(self, subject: policy.Subject) -> tuple[ObservedAccess, ...]:
         """Return the observed accesses of a subject, latest first."""
         with self._lock:
-            entries = self._subjects.get(str(subject)[:_LONGEST_LABEL]) or OrderedDict[_AccessKey, _AccessCount]()
-            found = [_observed_access(what, times) for what, times in entries.items()]
+            entries = self._subjects.get(str(subject)[:_LONGEST_LABEL])
+            found = [_observed_access(what, times) for what, times in entries.items()] if entries else []
         return tuple(sorted(found, key=lambda entry: entry.last, reverse=True))
 
     def subjects(self) -> tuple[policy.Subject, ...]:
@@ -159,27 +162,22 @@ class Observations:
         now = time()
         with self._lock:
             self._totals[layer, what.result] += 1
-            entries = self._entries(label[:_LONGEST_LABEL])
-            times = entries.get(what)
-            if times is None:
-                entries[what] = _AccessCount(1, now, now)
-                if len(entries) > _MOST_ENTRIES:
-                    entries.popitem(last=False)
-                return
+            entries = _latest(self._subjects, label[:_LONGEST_LABEL], OrderedDict, _MOST_SUBJECTS)
+            times = _latest(entries, what, lambda: _AccessCount(0, now, now), _MOST_ENTRIES)
             times.count += 1
             times.last = now
-            entries.move_to_end(what)
 
-    def _entries(self, label: str) -> OrderedDict[_AccessKey, _AccessCount]:
-        """Return the entries of a subject; for a new subject, drop the least recently active one."""
-        found = self._subjects.get(label)
-        if found is None:
-            found = self._subjects[label] = OrderedDict()
-            if len(self._subjects) > _MOST_SUBJECTS:
-                self._subjects.popitem(last=False)
-        else:
-            self._subjects.move_to_end(label)
-        return found
+
+def _latest(entries: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -> V:
+    """Return an entry as the latest one; create it if it is missing, and drop the oldest beyond the limit."""
+    found = entries.get(key)
+    if found is None:
+        found = entries[key] = make()
+        if len(entries) > most:
+            entries.popitem(last=False)
+    else:
+        entries.move_to_end(key)
+    return found
 
 
 def _observed_access(what: _AccessKey, times: _AccessCount) -> ObservedAccess:

@@ -493,15 +493,13 @@ def show_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowDetail:
     denied = tuple(one for one in found if one.effect is ShadowEffect.DENIED)
     allowed = tuple(one for one in found if one.effect is ShadowEffect.ALLOWED)
     try:
-        return ShadowDetail(run, denied, allowed, _changes(_extension(sandbox, run.subject), run.candidate))
+        extension = _extension(sandbox, run.subject)
+        if extension.manifest is None:
+            return ShadowDetail(run, denied, allowed, (), f"the manifest of {extension.subject} cannot be read")
+        changes = diff(extension.manifest, _read(extension, run.candidate)).changes
+        return ShadowDetail(run, denied, allowed, changes)
     except (ExtensionUnknown, InvalidInputError) as error:
         return ShadowDetail(run, denied, allowed, (), str(error))
-
-
-def _changes(extension: RegisteredExtension, candidate: str) -> tuple[Change, ...]:
-    if extension.manifest is None:
-        raise ExtensionUnknown(f"the manifest of {extension.subject} cannot be read")
-    return diff(extension.manifest, _read(extension, candidate)).changes
 
 
 def _announce(sandbox: Sandbox) -> None:

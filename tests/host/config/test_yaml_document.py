@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from democrai_sandbox.host.config.yaml_document import DEEPEST_NESTING, MOST_VALUES, read_document
+from democrai_sandbox.host.config.yaml_document import DEEPEST_NESTING, MOST_VALUES, YamlDocument, read_document
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -216,5 +216,5 @@ def test_a_complaint_never_quotes_the_text(text):
 @rows("text", ["", "# nothing\n", "---\n", "null", "~\n"])
 def test_a_text_without_values_is_empty(text):
     """It is distinguished from an empty object."""
-    assert read_document(text).is_empty
-    assert not read_document("{}").is_empty
+    assert read_document(text) == YamlDocument(None, {}, ())
+    assert read_document("{}") == YamlDocument({}, {}, ())

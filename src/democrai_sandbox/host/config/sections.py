@@ -164,14 +164,8 @@ def _named_entries(value: object, what: str, read: Callable[[str, object], str])
     if type(value) is not dict:
         raise ValueError(f"expected an object {what}, got {described(value)}")
     problems: list[policy.Problem] = []
-    found: dict[str, str] = {}
-    for name, item in value.items():
-        try:
-            found[name] = read(name, item)
-        except policy.InvalidInputError as error:
-            problems += [problem.moved(policy.pointer_to("", name)) for problem in error.problems]
-        except ValueError as error:
-            problems.append(policy.Problem(policy.pointer_to("", name), str(error)))
+    section = ConfigSection(value, "", problems)
+    found = {name: section.take(name, partial(read, name), default="") for name in section.names}
     if problems:
         raise policy.InvalidInputError(problems)
     return found
@@ -280,9 +274,7 @@ def _entries(
         try:
             check(name)
         except policy.InvalidInputError as error:
-            section.problems += [
-                policy.Problem(inner.pointer, item.message, item.suggestion) for item in error.problems
-            ]
+            section.problems += [problem.moved(inner.pointer) for problem in _without_pointers(error).problems]
             continue
         before = len(section.problems)
         made = make(name, inner)

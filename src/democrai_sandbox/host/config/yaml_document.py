@@ -98,11 +98,6 @@ class YamlDocument:
     problems: tuple[tuple[Problem, int], ...] = ()
     """Problems with their lines. A document with problems must not be used."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it contains nothing, or only comments."""
-        return self.value is None and not self.problems
-
 
 def read_document(text: str) -> YamlDocument:
     """Return the content of a YAML text, as far as it can be read."""

@@ -110,13 +110,7 @@ def runtime_path(path: str, operation: policy.Operation) -> str:
 
 
 def _of_extension(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
-    registry = sandbox.runtime.registry
-    kinds = {
-        policy.SubjectKind.MODULE: registry.modules,
-        policy.SubjectKind.ENGINE: registry.engines,
-        policy.SubjectKind.EXTRACTOR: registry.extractors,
-    }
-    extension = kinds[subject.kind].get(subject.name)
+    extension = sandbox.runtime.registry.find(str(subject))
     if extension is None:
         return DeclaredRights(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
     manifest, data = extension.manifest, sandbox.runtime.settings.data_of(subject)
@@ -152,11 +146,8 @@ def _of_part(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
     asset = next((one for one in sandbox.runtime.ai.declared if one.label == str(subject)), None)
     if asset is None:
         return DeclaredRights(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
-    module = (
-        None
-        if asset.module is None
-        else declared_rights(sandbox, policy.Subject(policy.SubjectKind.MODULE, asset.module))
-    )
+    owner = None if asset.module is None else policy.Subject(policy.SubjectKind.MODULE, asset.module)
+    module = None if owner is None else declared_rights(sandbox, owner)
     source = f"the declaration of {subject.kind} {subject.name}"
     if asset.declaration.access is not None:
         file, rules = "" if module is None else module.file, asset.declaration.access
