@@ -182,6 +182,12 @@ class SandboxDenied(SandboxError, PermissionError):
             return argument_of(self.opened_by, self.subject, key)
         return place_of(self.subject_kind, self.subject, key, installing=self.installing)
 
+    def _entry_or(self, ask: str, resource_type: str, operation: str | list[str], target: str) -> str:
+        """Return the entry to declare with its place, and after ``ask`` the call that asks for approval."""
+        entry = json.dumps({"resource_type": resource_type, "operation": operation, "target": target})
+        asked = asking(resource_type, self.operation, self.target)
+        return f"Add to {self._place('access')}:\n  {entry}\n{ask}{asked}"
+
 
 class FilesystemDenied(SandboxDenied):
     """A path is outside the declared access of the subject.
@@ -219,13 +225,8 @@ class FilesystemDenied(SandboxDenied):
             return NATIVE_PLACE.format(target=self.target)
         operation = list(self.operations) if len(self.operations) > 1 else self.operation
         folder = folder_of_temporary(self.target) if self.target.startswith("/") else ""
-        target = literal_target(folder or self.target)
-        entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": target})
         note = f"{TEMPORARY.format(target=self.target)}\n" if folder else ""
-        return (
-            f"Add to {self._place('access')}:\n  {entry}\n{note}"
-            f"{ASK_FOR_PATH}{asking('filesystem', self.operation, self.target)}"
-        )
+        return self._entry_or(note + ASK_FOR_PATH, "filesystem", operation, literal_target(folder or self.target))
 
 
 class FilesystemFdDenied(SandboxDenied):
@@ -435,12 +436,7 @@ class NetworkDenied(SandboxDenied):
             return SOCKETS.get(self.target, OTHER_SOCKETS)
         if self.request_id:
             return WAITING.format(request=self.request_id)
-        target = written_target("network", self.target)
-        entry = json.dumps({"resource_type": "network", "operation": self.operation, "target": target})
-        return (
-            f"Add to {self._place('access')}:\n  {entry}\n"
-            f"{ASK_FOR_TARGET}{asking('network', self.operation, self.target)}"
-        )
+        return self._entry_or(ASK_FOR_TARGET, "network", self.operation, written_target("network", self.target))
 
 
 class GuardUsageError(SandboxError, RuntimeError):

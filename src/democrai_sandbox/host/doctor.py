@@ -35,9 +35,8 @@ from democrai_sandbox.manifests import FindingCode, Severity, lint
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.confinement.confiner import unenforced_limits
 from democrai_sandbox.runtime.extensions.registry import discover
-from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
-from .directories import database_file, landlock_application_paths, read_node_address
+from .directories import database_file, landlock_application_paths, read_node_address, unreachable_reason
 from .extension_admin import check_configured, key_of
 from .settings import ExtensionSettings
 from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
@@ -211,9 +210,8 @@ def _database_line(settings: HostSettings) -> ReportLine:
     try:
         found = peek_schema(settings.database)
     except StoreUnavailable as error:
-        reason = " ".join(str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).split())
         fix = "check that it exists and that this user may use it, or set database.url"
-        return line.off(f"{shown} does not answer: {reason}", fix)
+        return line.off(f"{shown} does not answer: {unreachable_reason(error)}", fix)
     except StateUnusable as error:
         return line.off(error.what, error.fix)
     if HEAD in found.nodes:
@@ -302,14 +300,11 @@ def _running_node(state_dir: str) -> str:
 
 
 _MOST_NAMED = 5
-_FOLDERS = ("modules_path", "engines_path", "extractors_path")
-_EXTRA = ("extra_module_dirs", "extra_engine_dirs", "extra_extractor_dirs")
 
 
 def extension_lines(settings: HostSettings) -> Iterator[ReportLine]:
     """Read all manifests."""
-    folders = {name: getattr(settings, name) for name in (*_FOLDERS, *_EXTRA)}
-    runtime = RuntimeSettings(data_dir=settings.data_dir, isolation=dict(settings.isolation), **folders)
+    runtime = settings.for_runtime()
     registry = discover(runtime)
     found = tuple(registry)
     modules = [one for one in found if one.kind.value == "module"]

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from time import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -305,16 +306,8 @@ class ReasonFinder:
     def __init__(self, runtime: Runtime, service: AccessService) -> None:
         self._runtime = runtime
         self._service = service
-        self._known: dict[tuple[str, str], AccessReason] = {}
-
-    def of_connection(self, label: str, target: str) -> AccessReason:
-        """Return why a subject may connect. Cached, because declarations do not change while the process runs."""
-        known = self._known.get((label, target))
-        if known is None:
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            known = self._known[label, target] = self._declared(label, target)
-        return known
+        # Cached, because declarations do not change while the process runs.
+        self.of_connection = lru_cache(_MOST_KEPT)(self._of_connection)
 
     def of_denial(self, label: str, resource: str, denial: errors.SandboxDenied, target: str) -> AccessReason:
         """Return the reason of a denial, from the denial itself or the decisions in force."""
@@ -330,7 +323,8 @@ class ReasonFinder:
         standing = self._service.standing(subject, resource, denial.operation, target)
         return AccessReason.DENIED if standing == policy.DecisionCode.DENIED else AccessReason.NOT_DECLARED
 
-    def _declared(self, label: str, target: str) -> AccessReason:
+    def _of_connection(self, label: str, target: str) -> AccessReason:
+        """Return why a subject may connect."""
         subject = _subject_of(label)
         if subject is None:
             return AccessReason.UNKNOWN

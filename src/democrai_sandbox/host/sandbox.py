@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -17,11 +16,10 @@ from democrai_sandbox.access.resumptions import ResumeSettings
 from democrai_sandbox.access.store.database_location import parse_url, shown_url
 from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
-from democrai_sandbox.runtime import Runtime, RuntimeSettings
+from democrai_sandbox.runtime import Runtime
 from democrai_sandbox.runtime.access_environment import GuardSurroundings
 from democrai_sandbox.runtime.confinement.allowlist_sources import config_source
 from democrai_sandbox.runtime.extensions.registry import discover
-from democrai_sandbox.runtime.extensions.settings import ExtensionDefaults
 from democrai_sandbox.runtime.worker.process import template_command
 
 from . import directories
@@ -153,7 +151,7 @@ class Sandbox:
         known = open_models(settings, models)
         # The database is used before the runtime adds its sources, so the packet filter needs it from the start.
         own = AllowlistBuilder([config_source(directories.own_services(settings))])
-        runtime = _runtime_settings(settings)
+        runtime = settings.for_runtime()
         self.kernel = Kernel(
             settings.os,
             directories.landlock_application_paths(settings, discover(runtime)),
@@ -325,21 +323,4 @@ def _check_keys(settings: HostSettings) -> bool:
             f"the key file cannot be used: {' '.join(str(error).split())}",
             fix="restore the key file that was created with the database: it encrypts the resume contexts",
         ) from None
-
     return is_new
-
-
-def _runtime_settings(settings: HostSettings) -> RuntimeSettings:
-    return RuntimeSettings(
-        **{each.name: getattr(settings, each.name) for each in fields(ExtensionDefaults)},
-        worker_idle_seconds=settings.worker.idle_seconds,
-        warm_workers=settings.worker.warm,
-        native_packages=settings.guard.native_packages,
-        mcp_approval=settings.extensions.mcp_approval,
-        mcp_servers=settings.extensions.mcp_servers,
-        configurations={
-            str(subject): entry.settings
-            for subject, entry in settings.extensions.installed()
-            if entry.settings is not None
-        },
-    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.kernel.settings import OsSettings
 from democrai_sandbox.policy import Subject, SubjectKind
-from democrai_sandbox.runtime.extensions.settings import ExtensionDefaults, McpApproval
+from democrai_sandbox.runtime.extensions.settings import ExtensionDefaults, McpApproval, RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -154,3 +154,16 @@ class HostSettings(ExtensionDefaults):
     extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
+
+    def for_runtime(self) -> RuntimeSettings:
+        """Return the settings of the runtime."""
+        configured = ((str(subject), entry.settings) for subject, entry in self.extensions.installed())
+        return RuntimeSettings(
+            **{each.name: getattr(self, each.name) for each in fields(ExtensionDefaults)},
+            worker_idle_seconds=self.worker.idle_seconds,
+            warm_workers=self.worker.warm,
+            native_packages=self.guard.native_packages,
+            mcp_approval=self.extensions.mcp_approval,
+            mcp_servers=self.extensions.mcp_servers,
+            configurations={subject: given for subject, given in configured if given is not None},
+        )

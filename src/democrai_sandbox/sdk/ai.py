@@ -13,7 +13,7 @@ from democrai_sandbox.runtime.ai.asset_calls import as_run
 from democrai_sandbox.runtime.ai.model import AssetRun as Run
 from democrai_sandbox.runtime.ai.schema import signature_shape
 
-from .decorators import declare
+from .decorators import declare, given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,18 +62,13 @@ def agent(
     The function returns the prompt for its arguments: a text, or messages with ``role`` and ``text``; None stands for
     the arguments themselves. The model is called inside the agent's guard, so the agent needs access to its address.
     """
-    limits = {
-        "max_turns": max_turns,
-        "max_tool_calls": max_tool_calls,
-        "tool_timeout": tool_timeout,
-        "timeout": timeout,
-    }
+    limits = given(max_turns=max_turns, max_tool_calls=max_tool_calls, tool_timeout=tool_timeout, timeout=timeout)
     options = {
         **_common(access, allowed_imports, description, shared),
         "model": model,
         "tools": list(tools),
         "instructions": instructions,
-        **{key: value for key, value in limits.items() if value is not None},
+        **limits,
     }
     return lambda function: _declare("agent", name, options, function)
 
@@ -95,9 +90,8 @@ def pipeline(
     arguments; None stands for the arguments themselves. An object becomes the arguments of the next step by name, any
     other value that of its only parameter.
     """
-    options = {**_common(access, allowed_imports, description, shared), "steps": list(steps)}
-    if timeout is not None:
-        options["timeout"] = timeout
+    common = _common(access, allowed_imports, description, shared)
+    options = {**common, "steps": list(steps), **given(timeout=timeout)}
 
     def decorate(function: Function) -> Function:
         for index, step in enumerate(steps):

@@ -31,8 +31,7 @@ def command(name: str) -> Callable[[Function], Function]:
 
 def task(name: str, *, every: float | None = None, timeout: float | None = None) -> Callable[[Function], Function]:
     """Declare a background task of the module, started by name; with ``every``, also run at this period in seconds."""
-    options = {key: value for key, value in (("every", every), ("timeout", timeout)) if value is not None}
-    return lambda function: declare("task", name, options, function)
+    return lambda function: declare("task", name, given(every=every, timeout=timeout), function)
 
 
 def method(name: str) -> Callable[[Function], Function]:
@@ -50,6 +49,11 @@ def declare(kind: str, name: str, options: dict[str, Any], function: Function) -
     if sdk_services.is_served("declare"):
         sdk_services.call("declare", kind, name, options, function)
     return function
+
+
+def given(**options: float | None) -> dict[str, Any]:
+    """Return the options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class Request(CallIdentity):

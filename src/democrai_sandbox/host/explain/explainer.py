@@ -274,7 +274,6 @@ class LineExplanation:
     explanations: tuple[Explanation, ...] = ()
     """Only those that are not allowed, if any; the line may not say which one it is about."""
     note: str = ""
-    """Note about the explanations."""
 
 
 def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key: str = "") -> LineExplanation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -81,7 +80,6 @@ class LayerAnswer:
     answer: LayerEffect
     text: str
     decides: bool = False
-    """Whether this layer decides."""
     decision: Decision | None = None
     request: StoredRequest | None = None
 
@@ -185,11 +183,7 @@ class _UndeclaredProgramDenied(SandboxDenied):
     @property
     def hint(self) -> str:
         """Manifest entry and approval call."""
-        wanted = {"resource_type": "system_dependency", "operation": self.operation, "target": self.target}
-        return (
-            f"Add to {self._place('access')}:\n  {json.dumps(wanted)}\n"
-            f"Or request approval: {denials.asking('system_dependency', self.operation, self.target)}"
-        )
+        return self._entry_or("Or request approval: ", "system_dependency", self.operation, self.target)
 
 
 _DENIALS: Mapping[policy.ResourceType, type[SandboxDenied]] = MappingProxyType(
