@@ -81,7 +81,6 @@ class ScopeMissing(SandboxError, PermissionError):
         self.scope = str(scope)
 
     def __str__(self) -> str:
-        """Name the missing scope."""
         return f"the token lacks the scope {self.scope}"
 
 
@@ -131,7 +130,6 @@ class SignInThrottled(SandboxError, RuntimeError):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        """State the waiting time."""
         return f"too many sign-ins failed: try again in {self.retry_after} s"
 
 

@@ -102,7 +102,6 @@ class NodeRefused(SandboxError, RuntimeError):
         self.answer = answer
 
     def __str__(self) -> str:
-        """Return the code and the detail of the node."""
         return f"{self.answer.get('code') or self.code}: {self.answer.get('detail') or f'HTTP status {self.status}'}"
 
     def diagnostics(self) -> str:

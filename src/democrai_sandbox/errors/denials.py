@@ -66,11 +66,6 @@ def asking(resource_type: str, operation: str, target: str) -> str:
     )
 
 
-def argument_of(function: str, name: str, key: str) -> str:
-    """Return the argument that takes a declaration, for a guard that the host opens with a function."""
-    return f"{key}=[...] of {function}(subject={name!r}, ...)"
-
-
 def place_of(kind: str, name: str, key: str, *, installing: bool = False) -> str:
     """Return the file and section where a subject declares ``key``."""
     if kind in {"engine", "extractor"}:
@@ -179,7 +174,7 @@ class SandboxDenied(SandboxError, PermissionError):
     def _place(self, key: str) -> str:
         """Return the file and section, or the call of the host, where this subject declares ``key``."""
         if self.opened_by:
-            return argument_of(self.opened_by, self.subject, key)
+            return f"{key}=[...] of {self.opened_by}(subject={self.subject!r}, ...)"
         return place_of(self.subject_kind, self.subject, key, installing=self.installing)
 
     def _entry_or(self, ask: str, resource_type: str, operation: str | list[str], target: str) -> str:

@@ -322,7 +322,6 @@ class WorkerFailed(SandboxError, RuntimeError):
         return self.label, self.why
 
     def __str__(self) -> str:
-        """Return one line."""
         return f"{self.code}:{self.label}: {self.why}"
 
     def before_ready(self) -> WorkerFailed:

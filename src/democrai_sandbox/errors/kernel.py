@@ -76,7 +76,6 @@ class KernelLayerError(SandboxError, RuntimeError):
         self.fix = fix
 
     def __str__(self) -> str:
-        """Return the code, the failure and the next action."""
         return f"{self.code}: {self.what}" + (f"; to fix it: {self.fix}" if self.fix else "")
 
 

@@ -138,7 +138,6 @@ class McpError(SandboxError, RuntimeError):
         return self.server, self.why
 
     def __str__(self) -> str:
-        """Return the code, the server and the reason."""
         return f"{self.code}:{self.server}: {self.why}"
 
     def __reduce__(self) -> tuple[Any, ...]:

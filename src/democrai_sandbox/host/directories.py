@@ -74,7 +74,8 @@ def prepare_directories(settings: HostSettings, made: CreatedPaths | None = None
     _made(_folder_of(settings.key_file), "database.key_file", made)
     if database := database_file(settings):
         _check_folder(_made(_folder_of(database), "database.url", made), "database.url")
-        if _make_private(Path(database)):
+        with suppress(FileExistsError):  # a new file is for its owner only; SQLite copies its mode
+            os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
             made.add_file(database)
 
 
@@ -155,15 +156,6 @@ def _check_folder(place: Path, setting: str) -> None:
             f"{setting}: no file can be created in {place}: {error.strerror}",
             fix=f"make it writable for user {os.geteuid()}, or use another folder",
         ) from None
-
-
-def _make_private(database: Path) -> bool:
-    """Create a new database file for its owner only, whose mode SQLite copies. Return whether it is new."""
-    try:
-        os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return False
-    return True
 
 
 def _folder_of(path: str) -> str:

@@ -109,12 +109,9 @@ class Observations:
         # Reentrant: a finalizer can run at any point, even here, and cause an access.
         self._lock = threading.RLock()
         self._subjects: OrderedDict[str, OrderedDict[_AccessKey, _AccessCount]] = OrderedDict()
-        self._grounds: ReasonFinder | None = None
+        self.grounds: ReasonFinder | None = None
+        """Set when the runtime exists: then reasons are recorded."""
         self._totals: Counter[tuple[str, str]] = Counter()
-
-    def explain_by(self, grounds: ReasonFinder) -> None:
-        """Record reasons from now on."""
-        self._grounds = grounds
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -125,8 +122,8 @@ class Observations:
         kind = _RESOURCES.get(type(denial), _OTHER)
         label, target = f"{denial.subject_kind}:{denial.subject}", _text(denial.target)
         reason = AccessReason.UNKNOWN
-        if self._grounds is not None:
-            reason = self._grounds.of_denial(label, kind, denial, target)
+        if self.grounds is not None:
+            reason = self.grounds.of_denial(label, kind, denial, target)
         self._note(label, _AccessKey(_text(denial.operation), kind, target, DENIED, reason), _text(denial.layer))
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
@@ -134,7 +131,7 @@ class Observations:
         subject, kind, host, addresses, port = endpoint
         place = host or next(iter(addresses), "")
         label, target = f"{kind}:{subject}", f"{bracketed(_text(place))}:{port}"
-        reason = AccessReason.UNKNOWN if self._grounds is None else self._grounds.of_connection(label, target)
+        reason = AccessReason.UNKNOWN if self.grounds is None else self.grounds.of_connection(label, target)
         self._note(label, _AccessKey("connect", "network", target, ALLOWED, reason), "guard")
 
     # ---- reading -----------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ class Sandbox:
             check_configured(settings.extensions, self.runtime.registry)
             self.models = StoredModels(self.runtime.store, self.access.keys.ring, self.runtime.ai.models)
             self.installing = BackgroundInstaller(self.runtime)
-            self.observations.explain_by(ReasonFinder(self.runtime, self.access.service))
+            self.observations.grounds = ReasonFinder(self.runtime, self.access.service)
         except BaseException:
             self.kernel.stop()
             raise

@@ -95,11 +95,7 @@ class LayerReport:
         return all(line.is_well for line in self.lines)
 
     def __getitem__(self, name: str) -> ReportLine:
-        """Return the line with this name."""
-        for line in self.lines:
-            if line.name == name:
-                return line
-        raise KeyError(name)
+        return {line.name: line for line in self.lines}[name]
 
     def of(self, area: ReportArea) -> tuple[ReportLine, ...]:
         """Return the lines of an area."""

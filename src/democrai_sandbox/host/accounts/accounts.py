@@ -409,8 +409,7 @@ class Accounts:
 
     def _by_token(self, secret: str) -> Identity | None:
         token = self._database.ask(partial(store.find_token_by_hash, secret_hash=hashed(secret)))
-        identity = self._of_token(token)
-        now = self._clock()
+        identity, now = self._of_token(token), self._clock()
         if token is not None and identity and (token.last_used is None or now - token.last_used >= _USED_EVERY):
             with suppress(StoreUnavailable):  # for example a full disk, which is still readable
                 self._database.act(partial(store.touch_token, token_id=token.id, now=now))

@@ -7,7 +7,7 @@ from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.errors import IdempotencyConflict, IdempotencyRunning
@@ -84,11 +84,6 @@ class IdempotencyKeys:
         """Release the key of a failed HTTP request."""
         here = idempotency.c.id == _id(caller, key)
         self._database.act(lambda connection: connection.execute(delete(idempotency).where(here)))
-
-    def count(self, caller: str) -> int:
-        """Return the number of stored keys of a caller."""
-        counted = select(func.count()).select_from(idempotency).where(idempotency.c.caller == caller)
-        return int(self._database.ask(lambda connection: connection.execute(counted).scalar_one()))
 
     def tidy(self) -> None:
         """Remove expired keys."""

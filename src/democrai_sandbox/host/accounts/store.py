@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
 from types import MappingProxyType
@@ -199,6 +200,10 @@ def check_organization(organization: object) -> str:
     return organization.strip()
 
 
+to_user = partial(from_row, Person)
+"""Conversion of a row, without the password."""
+
+
 def add_user(
     connection: Connection, person: Person, kept: str, *, actor: str, only_first: bool = False
 ) -> Person | None:
@@ -276,11 +281,6 @@ def list_users(connection: Connection) -> tuple[Person, ...]:
     return tuple(map(to_user, connection.execute(select(people).order_by(people.c.id))))
 
 
-def to_user(row: Row[Any]) -> Person:
-    """Convert a row, without the password."""
-    return from_row(Person, row)
-
-
 def _user_row(connection: Connection, person_id: str) -> Row[Any] | None:
     return connection.execute(select(people).where(people.c.id == person_id)).one_or_none()
 
@@ -305,6 +305,7 @@ def _nearby(name: object) -> str | None:
 _LONGEST_AGENT = 300
 _LONGEST_ADDRESS = 100
 
+_to_session = partial(from_row, PersonSession)
 # Built once, because every HTTP request uses it.
 _SESSION_ROWS = select(sessions, people.c.disabled_at).join(people, people.c.id == sessions.c.person_id)
 
@@ -380,10 +381,6 @@ def close_sessions(
         if connection.execute(delete(sessions).where(sessions.c.id == session.id)).rowcount == 1
     )
     ledger.close([AuditEntry(AuditAction.ACCOUNT_SIGNED_OUT, actor, after=one) for one in deleted], now=now)
-
-
-def _to_session(row: Row[Any]) -> PersonSession:
-    return from_row(PersonSession, row)
 
 
 MOST_TOKENS = 100

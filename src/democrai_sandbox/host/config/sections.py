@@ -149,15 +149,7 @@ def _import_name(value: object) -> str:
 _import_names = each(_import_name, "import names of packages")
 
 
-def _isolation(value: object) -> dict[str, str]:
-    return _named_entries(value, "with 'default' and subjects, as 'module:reports: in_process'", _isolated)
-
-
-def _remote_services(value: object) -> dict[str, str]:
-    return _named_entries(value, "with URLs by name", _remote_service)
-
-
-def _named_entries(value: object, what: str, read: Callable[[str, object], str]) -> dict[str, str]:
+def _named_entries(read: Callable[[str, object], str], what: str, value: object) -> dict[str, str]:
     """Validate an object with free keys; raise with all problems of its entries."""
     if value is None:
         return {}
@@ -215,6 +207,10 @@ def _remote_service(name: str, url: object) -> str:
         why = f": {found.why}" if isinstance(found, NotMaterialised) and "@" not in text else ""
         raise ValueError(expected + why)
     return text
+
+
+_isolation = partial(_named_entries, _isolated, "with 'default' and subjects, as 'module:reports: in_process'")
+_remote_services = partial(_named_entries, _remote_service, "with URLs by name")
 
 
 def _without_pointers(error: policy.InvalidInputError) -> policy.InvalidInputError:
