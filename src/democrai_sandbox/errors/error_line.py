@@ -153,11 +153,8 @@ def _of_members(found: dict[str, Any]) -> ErrorLine | None:
 
 def _of_lines(lines: list[str]) -> ErrorLine | None:
     """Parse the last recognized line, because a traceback ends with the error."""
-    for line in reversed(lines):
-        found = _of_line(line)
-        if found is not None:
-            return _with_phase(_with_asker(found, lines), lines)
-    return None
+    found = next(filter(None, map(_of_line, reversed(lines))), None)
+    return None if found is None else _with_phase(_with_asker(found, lines), lines)
 
 
 def _of_line(line: str) -> ErrorLine | None:
@@ -206,10 +203,9 @@ def _split(code: str, given: str) -> tuple[str, str]:
 
 def _by_class(text: str) -> ErrorLine | None:
     match = _CLASS.search(text)
-    code = _CLASSES.get(match["name"]) if match else None
-    if match is None or code is None:
+    if match is None or match["name"] not in _CLASSES:
         return None
-    return ErrorLine(ENTRIES[code], match[0], detail=(match["rest"] or "").strip())
+    return ErrorLine(ENTRIES[_CLASSES[match["name"]]], match[0], detail=(match["rest"] or "").strip())
 
 
 def _by_sentence(text: str) -> ErrorLine | None:

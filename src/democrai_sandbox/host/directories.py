@@ -209,8 +209,7 @@ def announce_node_address(folder: str, url: str) -> Iterator[None]:
     """
     place = Path(folder) / ADDRESS_FILE
     fresh = place.with_name(f"{ADDRESS_FILE}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        fresh.unlink()  # left by a process with the same id
+    fresh.unlink(missing_ok=True)  # left by a process with the same id
     number = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(number, fcntl.LOCK_EX)  # of this process alone: a fork does not inherit it
@@ -218,8 +217,7 @@ def announce_node_address(folder: str, url: str) -> Iterator[None]:
         fresh.replace(place)
         yield
     finally:
-        with suppress(FileNotFoundError):
-            fresh.unlink()
+        fresh.unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             if os.path.samestat(place.stat(), os.fstat(number)):  # another node may have replaced it
                 place.unlink()
@@ -313,16 +311,9 @@ class DatabaseLock:
     def __init__(self, database: str) -> None:
         """Take the lock, or raise with its owner. A database server needs no lock: nodes share it."""
         self._descriptor = -1
-        if database:
-            self._take(f"{database}.lock", database)
-
-    def release(self) -> None:
-        """Release the lock. Safe to call twice."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def _take(self, path: str, database: str) -> None:
+        if not database:
+            return
+        path = f"{database}.lock"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -342,6 +333,12 @@ class DatabaseLock:
                 fix="stop that process, use another state_dir, or use PostgreSQL, which several nodes can share",
             ) from None
         self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Release the lock. Safe to call twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _process_words(pid: str) -> str:
