@@ -121,9 +121,8 @@ class Observations:
             return  # from the host's test of its guard
         kind = _RESOURCES.get(type(denial), _OTHER)
         label, target = f"{denial.subject_kind}:{denial.subject}", _text(denial.target)
-        reason = AccessReason.UNKNOWN
-        if self.grounds is not None:
-            reason = self.grounds.of_denial(label, kind, denial, target)
+        grounds = self.grounds
+        reason = grounds.of_denial(label, kind, denial, target) if grounds else AccessReason.UNKNOWN
         self._note(label, _AccessKey(_text(denial.operation), kind, target, DENIED, reason), _text(denial.layer))
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
@@ -131,7 +130,7 @@ class Observations:
         subject, kind, host, addresses, port = endpoint
         place = host or next(iter(addresses), "")
         label, target = f"{kind}:{subject}", f"{bracketed(_text(place))}:{port}"
-        reason = AccessReason.UNKNOWN if self.grounds is None else self.grounds.of_connection(label, target)
+        reason = self.grounds.of_connection(label, target) if self.grounds else AccessReason.UNKNOWN
         self._note(label, _AccessKey("connect", "network", target, ALLOWED, reason), "guard")
 
     # ---- reading -----------------------------------------------------------------------------------------------------

@@ -179,11 +179,8 @@ def _overview(sandbox: Sandbox, extension: RegisteredExtension, mode: ModeReport
 
 def _offered(surface: Surface | SurfaceInfo) -> RunnableFunction:
     every = surface.options.get("every")
-    if isinstance(surface, Surface):
-        parameters, hint = described(surface)
-    else:
-        parameters, hint = surface.parameters, surface.hint
     seconds = float(every) if isinstance(every, int | float) else None
+    parameters, hint = described(surface) if isinstance(surface, Surface) else (surface.parameters, surface.hint)
     return RunnableFunction(surface.kind, surface.name, parameters, hint, seconds)
 
 

@@ -53,13 +53,10 @@ class AdministratorCache(NamedTuple):
     metrics.
     """
 
-    roles: Mapping[str, Roles]
+    roles: Mapping[str, Roles] = MappingProxyType({})
     """Roles of administrators, by id."""
-    tokens: Mapping[str, Token]
-    sessions: Mapping[str, PersonSession]
-
-
-EMPTY_CACHE = AdministratorCache(MappingProxyType({}), MappingProxyType({}), MappingProxyType({}))
+    tokens: Mapping[str, Token] = MappingProxyType({})
+    sessions: Mapping[str, PersonSession] = MappingProxyType({})
 
 
 def read_administrators(connection: Connection) -> AdministratorCache:
@@ -133,7 +130,7 @@ class Accounts:
         self._database = database
         self._idle = timedelta(minutes=settings.console.idle_minutes)
         self._longest = timedelta(hours=settings.console.session_hours)
-        self._administrators = EMPTY_CACHE
+        self._administrators = AdministratorCache()
         self._end_approvals = on_session_end
         self._clock = clock
         self._passwords = Passwords(cost or Cost())
