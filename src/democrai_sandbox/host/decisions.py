@@ -212,13 +212,9 @@ def decision_targets(access: AccessTuple, *, look: bool = True) -> tuple[Decisio
 
     With ``look``, a path is described as file or folder by reading the disk: only for users who may decide.
     """
-    exact = _choice(access, access.target, _label(access, look=look), is_exact=True, look=look)
-    wider = [
-        _choice(access, target, label, is_exact=False, look=look)
-        for target, label in _wider(access)
-        if target != access.target
-    ]
-    return (exact, *wider)
+    wider = ((target, label) for target, label in _wider(access) if target != access.target)
+    offered = ((access.target, _label(access, look=look)), *wider)
+    return tuple(_choice(access, target, label, look=look) for target, label in offered)
 
 
 def _label(access: AccessTuple, *, look: bool) -> str:
@@ -290,7 +286,8 @@ def _fewer(found: list[T]) -> list[T]:
     return found if len(found) <= _NEAREST + _WIDEST else [*found[:_NEAREST], *found[-_WIDEST:]]
 
 
-def _choice(access: AccessTuple, target: str, label: str, *, is_exact: bool, look: bool) -> DecisionTarget:
+def _choice(access: AccessTuple, target: str, label: str, *, look: bool) -> DecisionTarget:
+    is_exact = target == access.target
     rule = policy.AccessRule(access.resource_type, access.operation, target, target)
     is_path = access.resource_type is policy.ResourceType.FILESYSTEM
     # An ancestor of a path is a folder, whether it exists or not.

@@ -114,27 +114,19 @@ class LayerReport:
         }
 
 
-_TITLES = MappingProxyType(
+_CONTROLS = MappingProxyType(
     {
-        "landlock": "Landlock",
-        "seccomp": "seccomp",
-        "spawn_server": "Spawn server",
-        "egress": "Egress allowlist",
-        "helper": "Privileged helper",
+        "landlock": ("Landlock", "ABI {abi}, {paths} paths"),
+        "seccomp": ("seccomp", "{architecture}, {threads_covered} of {threads} threads"),
+        "spawn_server": ("Spawn server", "process {pid}, {running} running"),
+        "egress": (
+            "Egress allowlist",
+            "{endpoints} endpoints at {addresses} addresses, last applied {last_apply[at]}",
+        ),
+        "helper": ("Privileged helper", "process {pid} at {socket}"),
     }
 )
-
-
-_FACTS = MappingProxyType(
-    {
-        "landlock": "ABI {abi}, {paths} paths",
-        "seccomp": "{architecture}, {threads_covered} of {threads} threads",
-        "spawn_server": "process {pid}, {running} running",
-        "egress": "{endpoints} endpoints at {addresses} addresses, last applied {last_apply[at]}",
-        "helper": "process {pid} at {socket}",
-    }
-)
-"""Summary of an active control; the details contain the rest."""
+"""Title of each control, and the summary of an active one; the details contain the rest."""
 
 _STATES = MappingProxyType(
     {
@@ -150,7 +142,7 @@ def control_line(control: ControlStatus, *, wanted: bool) -> ReportLine:
     """Return the line of a control; ``wanted`` is whether the configuration enables it."""
     return ReportLine(
         control.name,
-        _TITLES.get(control.name, control.name),
+        _CONTROLS.get(control.name, (control.name,))[0],
         ReportArea.KERNEL,
         _STATES[control.state],
         control.reason or (_active(control) if control.state is ControlState.ACTIVE else control.state.value),
@@ -162,6 +154,6 @@ def control_line(control: ControlStatus, *, wanted: bool) -> ReportLine:
 
 def _active(control: ControlStatus) -> str:
     try:
-        return f"in force: {_FACTS[control.name].format_map(control.details)}"
+        return f"in force: {_CONTROLS[control.name][1].format_map(control.details)}"
     except (KeyError, TypeError):  # not measured
         return "in force"

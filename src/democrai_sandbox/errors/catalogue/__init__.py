@@ -125,24 +125,19 @@ class ErrorFamily:
     entries: tuple[ErrorEntry, ...]
 
 
-_seen: set[type] = {Exception}
+_seen: set[type] = set()
 
 
 def _classes(layer: ErrorLayer, module: ModuleType) -> tuple[ErrorEntry, ...]:
     """Return the entries of the classes in a module; imported classes belong to the module called first."""
-    kinds = [kind for kind in vars(module).values() if _is_new(kind)]
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, SandboxError)]
+    kinds = [kind for kind in kinds if kind not in _seen]
+    _seen.update(kinds)
     own = [kind for kind in kinds if "code" in vars(kind)]
     same = {
         kind.code: [other.__name__ for other in kinds if other.code == kind.code and other not in own] for kind in own
     }
     return tuple(entry_of_class(kind, layer, same[kind.code]) for kind in own)
-
-
-def _is_new(kind: object) -> bool:
-    is_new = isinstance(kind, type) and issubclass(kind, SandboxError) and kind not in _seen
-    if isinstance(kind, type):
-        _seen.add(kind)
-    return is_new
 
 
 _INPUT = _classes(ErrorLayer.INPUT, problems)
