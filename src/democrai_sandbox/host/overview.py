@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -365,15 +366,11 @@ def _declaring(sandbox: Sandbox) -> Iterator[tuple[Subject, str, Manifest | None
     """Yield the subjects that are known by registration or declaration, not by their accesses."""
     runtime = sandbox.runtime
     for extension in runtime.extensions:
-        try:
+        with suppress(InvalidInputError):  # a broken extension has the name of its folder, which may be any text
             yield extension.subject, "extension", extension.manifest
-        except InvalidInputError:  # a broken extension has the name of its folder, which may be any text
-            continue
-    try:
+    with suppress(StoreUnavailable):
         for server in runtime.store.mcp_servers():
             yield server.subject, "mcp registry", server
-    except StoreUnavailable:
-        pass
     for asset in runtime.ai.declared:
         yield asset.declaration.subject, "declaration", asset.declaration
 

@@ -261,13 +261,7 @@ class Sandbox:
 
     def caller_with(self, identity: Identity, found: Roles) -> Caller:
         """Return a user with known roles, for the services."""
-        return Caller(
-            user_id=identity.user_id,
-            organization_id=found.organization_id,
-            session_key=identity.session_key,
-            role=found.role,
-            access_level=found.access_level,
-        )
+        return Caller(identity.user_id, found.organization_id, identity.session_key, found.role, found.access_level)
 
     def _requester(self, origin: Requester) -> Caller:
         """Return a requester with current roles, which may have changed since the request."""

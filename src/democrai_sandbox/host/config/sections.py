@@ -14,6 +14,7 @@ from democrai_sandbox import policy
 from democrai_sandbox.access.events import check_bus
 from democrai_sandbox.access.store.database_location import SQLITE, parse_url
 from democrai_sandbox.host.settings import (
+    MODEL_TIMEOUT,
     ConsoleSettings,
     ExtensionSettings,
     GuardSettings,
@@ -40,10 +41,8 @@ if TYPE_CHECKING:
 _LOCALHOST = "localhost"
 _URL = re.compile(r"(https?)://[^/?#\\]+", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LONGEST_TIMEOUT = 3600
-_model_timeout = number(0.1, _LONGEST_TIMEOUT, "seconds")
+_model_timeout = number(0.1, 3600, "seconds")
 _NAME_RULE = "the name of a model must have up to 64 letters, digits, '.', '_' and '-'"
-_MODEL_DEFAULT = ModelSettings(endpoint="", model="")
 _SERVER_KEYS = ("transport", "endpoint_url", "enabled", "timeout_ms")
 _RESERVED = ("messages", "model", "tools")
 """Fields of a model request that the runtime sets."""
@@ -290,7 +289,7 @@ def _model(_: str, section: ConfigSection) -> ModelSettings:
         model=section.take("model", _name_at_endpoint, default=""),
         api_key=section.take("api_key", api_key, default=""),
         api_key_file=section.take("api_key_file", _path, default=""),
-        timeout_seconds=section.take("timeout_seconds", _model_timeout, default=_MODEL_DEFAULT.timeout_seconds),
+        timeout_seconds=section.take("timeout_seconds", _model_timeout, default=MODEL_TIMEOUT),
         options=section.take("options", _options, default={}),
     )
     section.refuse_others()
@@ -368,7 +367,6 @@ def _installed(_: str, section: ConfigSection) -> InstalledSettings:
 
 _FOLDERS = ("modules_path", "engines_path", "extractors_path")
 _EXTRA = ("extra_module_dirs", "extra_engine_dirs", "extra_extractor_dirs")
-_HIGHEST_PORT = 65535
 _DAY = 24 * 3600
 _timeout = number(0.001, _DAY, "seconds")
 _wait = number(0, _DAY, "seconds (0 does not wait)")
@@ -394,7 +392,7 @@ _SANDBOX: _Readers = MappingProxyType(
 _SERVER: _Readers = MappingProxyType(
     {
         "host": _listening_address,
-        "port": whole(0, _HIGHEST_PORT, "a port (0 selects a free one)"),
+        "port": whole(0, 65535, "a port (0 selects a free one)"),
         "public_url": _public_url,
         "trusted_proxies": _addresses,
     }
