@@ -161,7 +161,6 @@ class SandboxDenied(SandboxError, PermissionError):
         return f"{self.code}:{self.subject}:{self.target}" if self.names_subject else f"{self.code}:{self.target}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support pickling."""
         return (type(self), (self.target,), self.__dict__)
 
     def diagnostics(self) -> str:

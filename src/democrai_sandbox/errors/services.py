@@ -141,7 +141,6 @@ class McpError(SandboxError, RuntimeError):
         return f"{self.code}:{self.server}: {self.why}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support pickling."""
         return (type(self), (self.server, self.why), self.__dict__)
 
 

@@ -17,7 +17,6 @@ __all__ = ["Authenticator", "Identity", "RoleLookup", "Roles", "Sandbox", "Visit
 
 
 def __getattr__(name: str) -> Any:
-    """Load an attribute on first use."""
     if name == "Sandbox":
         return import_module(".sandbox", __name__).Sandbox
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

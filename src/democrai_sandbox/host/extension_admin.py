@@ -129,12 +129,6 @@ class _UnusableModel:
         raise ModelFailed(self._why)
 
 
-class _LoadedModel(NamedTuple):
-    stored: StoredModel
-    model: Model
-    is_usable: bool
-
-
 class StoredModels:
     """Models of the database, which administrators change and every node follows while the host runs.
 
@@ -146,7 +140,7 @@ class StoredModels:
         self._ring = ring
         self._known = known
         self._lock = threading.Lock()
-        self._followed: dict[str, _LoadedModel] = {}
+        self._followed: dict[str, tuple[StoredModel, Model]] = {}
 
     def refresh(self) -> None:
         """Read the stored models; agents use them from their next call. Any thread may call this."""
@@ -155,7 +149,7 @@ class StoredModels:
             found = {one.name: self._follow(one, before.get(one.name)) for one in stored}
             if found != before:
                 self._followed = found
-                self._known.exchange({name: one.model for name, one in found.items()})
+                self._known.exchange({name: model for name, (_, model) in found.items()})
 
     def all(self) -> dict[str, StoredModel]:
         """Return the stored models by name."""
@@ -189,21 +183,22 @@ class StoredModels:
         key = seal_secret(self._ring(), settings.api_key, *_owner(name, facts)) if settings.api_key else b""
         return StoredModel(name, facts, key)
 
-    def _follow(self, stored: StoredModel, known: _LoadedModel | None) -> _LoadedModel:
+    def _follow(self, stored: StoredModel, known: tuple[StoredModel, Model] | None) -> tuple[StoredModel, Model]:
         """Return the known object if it is usable and nothing has changed; reject a model that was tampered with."""
-        if known is not None and known.is_usable and known.stored == stored:
+        is_same = known is not None and known[0] == stored
+        if known is not None and is_same and not isinstance(known[1], _UnusableModel):
             return known
         try:
             settings = stored_model(stored.name, dict(stored.settings))
             key = unseal_secret(self._ring(), stored.sealed_key, *_owner(*stored[:2])) if stored.sealed_key else ""
-            return _LoadedModel(stored, _made(settings, key), is_usable=True)
+            return stored, _made(settings, key)
         except DecryptionError as error:
             why = f"the key of model {stored.name} cannot be decrypted: {error}; enter it again"
         except InvalidInputError as error:
             why = f"the stored model {stored.name} is invalid: {'; '.join(map(str, error.problems))}"
-        if known is None or known.stored != stored:
+        if not is_same:
             _host_log.error("%s", why)
-        return _LoadedModel(stored, _UnusableModel(why), is_usable=False)
+        return stored, _UnusableModel(why)
 
 
 def reseal_model_keys(store: RuntimeStore, ring: KeyRing) -> tuple[int, tuple[str, ...]]:

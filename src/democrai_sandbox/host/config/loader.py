@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.host.settings import HostSettings
 
+    _Given = tuple[dict[str, Any], Origins, list[ConfigProblem], str]
+
 _DATABASE = "sqlite:///"
 _NOT_RELATIVE = ("/", "~", "$", ":memory:", "file:")
 
@@ -219,14 +221,6 @@ class Loaded:
     """Origin of each key, set or not, by pointer."""
 
 
-@dataclass(slots=True)
-class _GivenValues:
-    values: dict[str, Any]
-    origins: Origins
-    problems: list[ConfigProblem]
-    file: str = ""
-
-
 def load(
     source: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> Loaded:
@@ -237,27 +231,28 @@ def load(
     problems. Nothing is created or changed.
     """
     around = os.environ if environ is None else environ
-    given = _given_values(source, around)
-    problems = [*given.problems, *overlay(given.values, around, given.origins)]
+    values, origins, problems, file = _given_values(source, around)
+    problems += overlay(values, around, origins)
     refused = tuple(f"{problem.pointer}/" for problem in problems if problem.pointer)
-    settings, found = read_settings(given.values, around, given.file)
+    settings, found = read_settings(values, around, file)
     # Do not report an unreadable value as missing as well.
-    problems += [given.origins.place(problem) for problem in found if not f"{problem.pointer}/".startswith(refused)]
+    problems += [origins.place(problem) for problem in found if not f"{problem.pointer}/".startswith(refused)]
     if problems:
         raise refusal(problems)
     defaults = dict.fromkeys((*KEYS, *OPEN), Origin(DEFAULT))
-    return Loaded(settings, defaults | {one: given.origins[one] for one in _pointers(given.values, "")})
+    return Loaded(settings, defaults | {one: origins[one] for one in _pointers(values, "")})
 
 
-def _given_values(source: object, environ: Mapping[str, str]) -> _GivenValues:
+def _given_values(source: object, environ: Mapping[str, str]) -> _Given:
+    """Return the values with their origins and problems, and the path of their file."""
     if isinstance(source, Mapping):
         copier, origins = _ArgumentCopier(), Origins(ARGUMENT)
         values = copier.copied(source, "", 1)
-        return _GivenValues(values, origins, [origins.place(problem) for problem in copier.problems])
+        return values, origins, [origins.place(problem) for problem in copier.problems], ""
     if source is None and FILE_VARIABLE in environ:
         return _from_file(_named_file(environ[FILE_VARIABLE]))
     if source is None:
-        return _GivenValues({}, Origins(DEFAULT), [])
+        return {}, Origins(DEFAULT), [], ""
     path = os.fspath(source) if isinstance(source, os.PathLike) else source
     if not isinstance(path, str) or not path:
         message = f"expected the path of a file or an object with settings, got {described(path)}"
@@ -272,7 +267,7 @@ def _named_file(text: str) -> str:
         raise refusal([ConfigProblem("", str(error), None, Origin(FILE_VARIABLE))]) from None
 
 
-def _from_file(path: str) -> _GivenValues:
+def _from_file(path: str) -> _Given:
     origins = Origins(path)
     try:
         document = read_document(read_file(path))
@@ -287,7 +282,7 @@ def _from_file(path: str) -> _GivenValues:
             message = "the file contains no settings; write {} to use the defaults"
         raise refusal(problems or [ConfigProblem("", message, None, Origin(path))])
     absolute = normalise_path(str(Path(path).absolute()))
-    return _GivenValues(anchored(document.value, str(Path(absolute).parent)), origins, problems, absolute)
+    return anchored(document.value, str(Path(absolute).parent)), origins, problems, absolute
 
 
 def _in_file(path: str, line: int) -> Origin:

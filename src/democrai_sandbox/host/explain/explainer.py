@@ -71,7 +71,10 @@ class _Explainer:
 
     def explained(self) -> Explanation:
         declared = self._declared()
-        layers = [self._target_layer(), *self._chain_layer()]
+        layers = [self._target_layer()]
+        if len(self._links) > 1:
+            members = "; ".join(f"{link.subject}: {link.text}" for link in reversed(self._links))
+            layers.append(LayerAnswer("chain", LayerEffect.SILENT, f"call chain, outermost first: {members}"))
         layers += [LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
         verdict, decisive = self._verdict(declared, {layer.layer: layer for layer in layers})
         kernel = kernel_view(self._sandbox.kernel, self._wanted, allowed=verdict is AccessVerdict.ALLOWED)
@@ -108,11 +111,6 @@ class _Explainer:
         if wanted.is_ambiguous:
             text += "; servers read its path differently, so only a rule without a path covers it"
         return LayerAnswer("target", LayerEffect.SILENT, text)
-
-    def _chain_layer(self) -> Iterable[LayerAnswer]:
-        if len(self._links) > 1:
-            members = "; ".join(f"{link.subject}: {link.text}" for link in reversed(self._links))
-            yield LayerAnswer("chain", LayerEffect.SILENT, f"call chain, outermost first: {members}")
 
     def _declared(self) -> _DeclarationResult:
         if self._wanted.resource_type is policy.ResourceType.FILESYSTEM and (found := self._place()) is not None:
