@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.encryption import DecryptionError, reseal_secret, seal_secret, unseal_secret
-from democrai_sandbox.errors import (
-    ConfigInvalid,
-    ExtensionUnknown,
-    HostRefused,
-    InstallFailed,
-    StateUnusable,
-    StoreUnavailable,
-)
+from democrai_sandbox.errors import ConfigInvalid, HostRefused, InstallFailed, StateUnusable, StoreUnavailable
 from democrai_sandbox.errors.services import ModelFailed
 from democrai_sandbox.host.config.display import without_password, without_secrets
 from democrai_sandbox.host.config.sections import api_key, stored_model
@@ -297,7 +290,7 @@ async def _is_wanted(runtime: InstalledRuntime, name: str) -> bool:
     """Return whether an extension must be installed. A broken one is skipped."""
     try:
         status = await asyncio.to_thread(runtime.status, name)
-    except (ExtensionUnknown, SandboxError) as error:
+    except SandboxError as error:
         _log.warning("%s %s is not installed: %s", runtime.kind, name, error)
         return False
     return status.state in (InstallState.MISSING, InstallState.OUTDATED)

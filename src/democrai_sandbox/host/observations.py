@@ -146,7 +146,7 @@ class Observations:
         """Return the observed subjects with valid names."""
         with self._lock:
             labels = list(self._subjects)
-        return tuple(subject for label in labels if (subject := _subject_of(label)) is not None)
+        return tuple(subject for label in labels if (subject := _valid(policy.Subject.parse, label)) is not None)
 
     def totals(self) -> dict[tuple[str, str], int]:
         """Return the number of results per layer (``guard``) since the start of this process."""
@@ -217,7 +217,10 @@ class RuleMatcher:
 
     def __init__(self, observed: Iterable[ObservedAccess]) -> None:
         self._observed = tuple(
-            (one, _parsed_target(one.target) if one.resource_type == policy.ResourceType.NETWORK else None)
+            (
+                one,
+                _valid(policy.parse_request, one.target) if one.resource_type == policy.ResourceType.NETWORK else None,
+            )
             for one in observed
         )
 
@@ -286,9 +289,10 @@ class _RuleCoverage:
         return bool(self._index.allows(self._rule.operation, target))
 
 
-def _parsed_target(target: str) -> policy.NetworkTarget | None:
+def _valid(parse: Callable[[str], V], text: str) -> V | None:
+    """Return the value of a text; None if the text is invalid."""
     try:
-        return policy.parse_request(target)
+        return parse(text)
     except policy.InvalidInputError:
         return None
 
@@ -313,7 +317,7 @@ class ReasonFinder:
         if type(decision) is policy.AccessDecision:
             codes = {policy.DecisionCode.DENIED: AccessReason.DENIED, policy.DecisionCode.PENDING: AccessReason.PENDING}
             return codes.get(decision.code, AccessReason.NOT_DECLARED)
-        subject = _subject_of(label)
+        subject = _valid(policy.Subject.parse, label)
         if subject is None:
             return AccessReason.NOT_DECLARED
         standing = self._service.standing(subject, resource, denial.operation, target)
@@ -321,12 +325,12 @@ class ReasonFinder:
 
     def _of_connection(self, label: str, target: str) -> AccessReason:
         """Return why a subject may connect."""
-        subject = _subject_of(label)
+        subject = _valid(policy.Subject.parse, label)
         if subject is None:
             return AccessReason.UNKNOWN
         if subject.kind is policy.SubjectKind.MCP:
             return AccessReason.DECLARED  # the registry contains the server's only endpoint
-        request = _parsed_target(target)
+        request = _valid(policy.parse_request, target)
         for manifest in self._manifests(subject):
             sections = tuple(manifest.sections.values())
             rules = (rule for section in sections if section for rule in section.access)
@@ -343,10 +347,3 @@ class ReasonFinder:
         for asset in self._runtime.ai.declared:
             if asset.declaration.subject == subject:
                 yield asset.declaration
-
-
-def _subject_of(label: str) -> policy.Subject | None:
-    try:
-        return policy.Subject.parse(label)
-    except policy.InvalidInputError:
-        return None

@@ -56,14 +56,8 @@ class ExtensionState(StrEnum):
     INSTALLING = "installing"
 
 
-_STATES = MappingProxyType(
-    {
-        InstallState.MISSING: ExtensionState.NOT_INSTALLED,
-        InstallState.OUTDATED: ExtensionState.OUTDATED,
-        InstallState.INSTALLING: ExtensionState.INSTALLING,
-        InstallState.READY: ExtensionState.OK,
-    }
-)
+_STATES = MappingProxyType({InstallState.MISSING: ExtensionState.NOT_INSTALLED, InstallState.READY: ExtensionState.OK})
+"""States of installations with another name as the state of an extension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +155,7 @@ def _overview(sandbox: Sandbox, extension: RegisteredExtension, mode: ModeReport
     manifest = extension.manifest
     runtime = sandbox.runtime.installed(extension.kind)
     install = None if runtime is None or extension.is_broken else runtime.status(extension.name)
-    state = ExtensionState.OK if install is None else _STATES[install.state]
+    state = ExtensionState.OK if install is None else _STATES.get(install.state) or ExtensionState(install.state)
     return ExtensionSummary(
         extension.kind,
         extension.name,

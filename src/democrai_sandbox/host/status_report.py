@@ -128,14 +128,8 @@ _CONTROLS = MappingProxyType(
 )
 """Title of each control, and the summary of an active one; the details contain the rest."""
 
-_STATES = MappingProxyType(
-    {
-        ControlState.ACTIVE: ReportLineState.OK,
-        ControlState.PARTIAL: ReportLineState.DEGRADED,
-        ControlState.OFF: ReportLineState.OFF,
-        ControlState.UNSUPPORTED: ReportLineState.UNSUPPORTED,
-    }
-)
+_STATES = MappingProxyType({ControlState.ACTIVE: ReportLineState.OK, ControlState.PARTIAL: ReportLineState.DEGRADED})
+"""States of controls with another name as the state of a line."""
 
 
 def control_line(control: ControlStatus, *, wanted: bool) -> ReportLine:
@@ -144,7 +138,7 @@ def control_line(control: ControlStatus, *, wanted: bool) -> ReportLine:
         control.name,
         _CONTROLS.get(control.name, (control.name,))[0],
         ReportArea.KERNEL,
-        _STATES[control.state],
+        _STATES.get(control.state) or ReportLineState(control.state),
         control.reason or (_active(control) if control.state is ControlState.ACTIVE else control.state.value),
         control.fix,
         control.details,

@@ -50,8 +50,7 @@ class ShownValue(NamedTuple):
 
 def shown_values(loaded: Loaded) -> tuple[ShownValue, ...]:
     """Return every setting, set or not, in the order of the documentation."""
-    found = (ShownValue(pointer, value, _origin(loaded, pointer)) for pointer, value in _values(loaded.settings))
-    return tuple(found)
+    return tuple(ShownValue(pointer, value, _origin(loaded, pointer)) for pointer, value in _values(loaded.settings))
 
 
 def without_password(url: str) -> str:

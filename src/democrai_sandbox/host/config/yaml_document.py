@@ -163,16 +163,12 @@ class _YamlReader:
             self._note(pointer, _NO_TAGS, event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event, pointer) if is_plain else _UNREAD
-        value = self._inner(event, pointer)
-        return value if is_plain else _UNREAD
-
-    def _inner(self, event: Any, pointer: str) -> Any:
         self._depth += 1
         if self._depth > DEEPEST_NESTING:
             self._stop(pointer, f"nested deeper than {DEEPEST_NESTING} levels", event)
         value = self._object(pointer) if isinstance(event, yaml.MappingStartEvent) else self._list(pointer)
         self._depth -= 1
-        return value
+        return value if is_plain else _UNREAD
 
     def _object(self, pointer: str) -> dict[str, Any]:
         members: dict[str, Any] = {}

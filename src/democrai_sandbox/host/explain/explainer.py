@@ -167,9 +167,8 @@ class _Explainer:
         decisions = self._decisions()
         denials = [one for one in decisions if one.effect is DecisionEffect.DENIAL]
         sessions = [one for one in decisions if one.scope is DecisionScope.SESSION]
-        permanent = [
-            one for one in decisions if one.effect is DecisionEffect.APPROVAL and one.scope is DecisionScope.PERMANENT
-        ]
+        approvals = [one for one in decisions if one.effect is DecisionEffect.APPROVAL]
+        permanent = [one for one in approvals if one.scope is DecisionScope.PERMANENT]
         yield self._decided("denial", denials, "no denial is recorded")
         yield self._decided("session_approval", sessions, self._no_session(sessions))
         yield self._decided("permanent_approval", permanent, "no permanent approval is recorded")

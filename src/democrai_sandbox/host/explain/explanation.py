@@ -245,10 +245,10 @@ def _steps(found: Explanation, access: AccessTuple) -> Iterator[str]:
         yield "Use a path that all servers read the same way: this one cannot be requested or approved."
     if request is not None:
         yield f"{denials.WAITING.format(request=request.id)} An approval takes effect immediately."
-    if access.subject.kind is policy.SubjectKind.MCP:
-        yield f"If the target is fixed, correct {_place(found, access)}."
-    else:
-        yield f"If the target is fixed, declare it in {_place(found, access)}."
+    subject = access.subject
+    place = denials.place_of(subject.kind.value, subject.name, "access", installing=found.question.installing)
+    act = "correct" if subject.kind is policy.SubjectKind.MCP else "declare it in"
+    yield f"If the target is fixed, {act} {place}."
     if request is None and not layers["target"].decides and denial.answer is not LayerEffect.DENIES:
         asking = denials.asking(access.resource_type, access.operation, access.target)
         yield f"If the target is chosen at run time: {asking}"
@@ -257,11 +257,6 @@ def _steps(found: Explanation, access: AccessTuple) -> Iterator[str]:
     if OTHER_SESSIONS in layers["session_approval"].text:
         yield "A session approval covers only its session. Pass the session key to include it."
     yield WHO_DECIDES
-
-
-def _place(found: Explanation, access: AccessTuple) -> str:
-    subject = access.subject
-    return denials.place_of(subject.kind.value, subject.name, "access", installing=found.question.installing)
 
 
 # ---- nearest rule ----------------------------------------------------------------------------------------------------
