@@ -153,7 +153,7 @@ def test_a_stored_model_is_used_on_every_node(node, other, tmp_path):
     written = b"".join(file.read_bytes() for file in tmp_path.glob("access.db*"))
     assert KEY.encode() not in written
     assert KEY not in repr(stored) + repr(vars(kept))
-    node.models.remove("default", now=NOW, actor="ann")
+    node.store.remove_model("default", now=NOW, actor="ann")
     assert "no model 'default'" in other.failure()
     assert set(other.known) == {"fixed"}
 
@@ -208,7 +208,7 @@ def test_what_is_no_model_is_refused(node, wrong, pointers):
     with pytest.raises(InvalidInputError):
         node.change(**wrong)
     assert node.key() == KEY
-    node.models.remove("default", now=NOW, actor="ann")
+    node.store.remove_model("default", now=NOW, actor="ann")
 
 
 def test_keys_are_sealed_again_after_a_rotation(node):
