@@ -65,7 +65,6 @@ class Model(Protocol):
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
         """Return the next message of the assistant: a text, or tool calls."""
-        ...
 
 
 class AgentLimits(NamedTuple):

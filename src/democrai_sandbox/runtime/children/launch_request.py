@@ -64,11 +64,9 @@ class ChildProgram(Protocol):
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the program and its group. Not after ``collect``, because the pid may be reused then."""
-        ...
 
     def collect(self) -> int:
         """Return the exit status of an ended program, negative for a signal, and release everything."""
-        ...
 
 
 class ChildLauncher(Protocol):
@@ -76,7 +74,6 @@ class ChildLauncher(Protocol):
 
     def start(self, order: LaunchRequest) -> ChildProgram:
         """Start it, or raise ``OSError``; ``KernelLayerError`` if the confinement fails."""
-        ...
 
 
 _INHERITED = frozenset({"PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"})

@@ -77,7 +77,6 @@ class RightsComparison(Protocol):
 
     def compare(self, view: RawView, what: tuple[str, str, str], allows: Callable[[RawView], bool]) -> bool:
         """Return the result of ``allows`` for the caller."""
-        ...
 
 
 class PathRights:

@@ -132,35 +132,27 @@ class WorkerHostServices(Protocol):
     @property
     def services(self) -> Collection[str]:
         """Names that ``door`` accepts."""
-        ...
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Answer an access question from the guard of the worker; called on a thread, because it may block."""
-        ...
 
     def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
         """Call a service for the code in a worker; return plain data, or an ``asyncio.Future`` of it."""
-        ...
 
     def output(self, label: str, stream: str, text: str) -> None:
         """Receive output of a worker: whole lines, rate-limited."""
-        ...
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Record a denial inside the worker."""
-        ...
 
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
         """Record checks in the worker that the candidate of its subject decides differently."""
-        ...
 
     def observe(self, told: ConnectionReport) -> None:
         """Permit a connection that the worker is about to open; called on a thread, because it may block."""
-        ...
 
     def limit_reached(self, label: str, limit: str) -> None:
         """Count a call that failed because of a limit."""
-        ...
 
 
 class WorkerProcess(Protocol):
@@ -172,15 +164,12 @@ class WorkerProcess(Protocol):
 
     def kill(self) -> None:
         """Kill the process and everything it started. May be called repeatedly, and after its end."""
-        ...
 
     async def wait(self) -> int:
         """Wait for its end and return its exit code; negative for a signal."""
-        ...
 
     def close(self) -> None:
         """Close its descriptors."""
-        ...
 
 
 class WorkerStarter(Protocol):
@@ -190,7 +179,6 @@ class WorkerStarter(Protocol):
         self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], cwd: str
     ) -> WorkerProcess:
         """Start a program in a new session with these descriptors and without standard input."""
-        ...
 
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
