@@ -49,11 +49,11 @@ def test_a_program_of_an_extension():
         """
         import select
         from democrai_sandbox.runtime.children.launch_request import LaunchRequest
-        from democrai_sandbox.runtime.children.service import PopenLauncher
+        from democrai_sandbox.runtime.children.service import PopenChild
 
         exits = ("sh", "-c", "exit 3")
         order = LaunchRequest(program="/bin/sh", argv=exits, environment={}, folder="/", view=None, mark="")
-        child = PopenLauncher().start(order)
+        child = PopenChild(order)
         select.select([child.ended], [], [])
         print(child.collect())
         """

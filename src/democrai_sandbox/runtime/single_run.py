@@ -243,8 +243,6 @@ class ConfinedRun:
         self.abi = abi
         self.starter = ConfinedStarter(confiner, lambda: rights)
         """For a worker, which has pipes as its streams."""
-        self.launcher = _SingleRunLauncher(confiner, rights)
-        """For programs that the subject starts."""
 
     @property
     def is_program(self) -> bool:
@@ -267,14 +265,8 @@ class ConfinedRun:
         child = self._confiner.start(self._prepared, what, command.streams)
         return _SingleRunChild(child, self._confiner, self._prepared)
 
-
-class _SingleRunLauncher:
-    def __init__(self, confiner: Confiner, rights: ProcessRights) -> None:
-        self._confiner = confiner
-        self._rights = rights
-
-    def start(self, order: LaunchRequest) -> ConfinedChild:
-        """Start a program with the same confinement."""
+    def launcher(self, order: LaunchRequest) -> ConfinedChild:
+        """Start a program of the subject with the same confinement."""
         rules = self._rights.rules
         programs = started_programs(order.program, rules, rules)
         rights = self._rights._replace(readable=order.readable, execute=(order.program,), programs=programs)

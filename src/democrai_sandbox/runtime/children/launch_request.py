@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from os import X_OK, access, fsencode, urandom
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from democrai_sandbox.errors import EnvironmentDenied, FilesystemDenied, SubprocessDenied
 from democrai_sandbox.guard import location_of
@@ -69,11 +69,8 @@ class ChildProgram(Protocol):
         """Return the exit status of an ended program, negative for a signal, and release everything."""
 
 
-class ChildLauncher(Protocol):
-    """Starts programs. Called on a separate thread, outside any guard."""
-
-    def start(self, order: LaunchRequest) -> ChildProgram:
-        """Start it, or raise ``OSError``; ``KernelLayerError`` if the confinement fails."""
+ChildLauncher: TypeAlias = "Callable[[LaunchRequest], ChildProgram]"
+"""Starts a program on a separate thread, outside any guard; raises ``OSError`` or ``KernelLayerError``."""
 
 
 _INHERITED = frozenset({"PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"})

@@ -39,25 +39,14 @@ def unconfined_because(reason: str) -> tuple[str, ...]:
     return tuple(f"{text}: {reason}" if reason else text for text in UNCONFINED)
 
 
-class PopenLauncher:
-    """Starts programs as children of this process. Descriptors are closed, the umask is the host's."""
-
-    def __init__(self, unenforced: tuple[str, ...] = UNCONFINED) -> None:
-        self._unenforced = unenforced
-
-    def start(self, order: LaunchRequest) -> PopenChild:
-        """Start it, or raise ``OSError``."""
-        return PopenChild(order, self._unenforced)
-
-
 class PopenChild:
-    """A child of this process."""
+    """A child of this process. Descriptors are closed, the umask is the host's."""
 
     timed_out = False
     failure = ""
 
-    def __init__(self, order: LaunchRequest, unenforced: tuple[str, ...]) -> None:
-        """Start it in a new session, so that its group can be signaled separately."""
+    def __init__(self, order: LaunchRequest, unenforced: tuple[str, ...] = UNCONFINED) -> None:
+        """Start it in a new session, so that its group can be signaled separately; may raise ``OSError``."""
         self.unenforced = unenforced
         self._process = subprocess.Popen(  # noqa: S603 - program and environment were checked, without a shell
             order.argv,
@@ -254,7 +243,7 @@ class ChildService:
         self._settings = settings or ChildrenSettings()
         home = home_of or (lambda _subject: "")
         self._orders = LaunchRequests(rights, self._settings, home, os.environ, longest=longest, approved=approved)
-        self._launcher = launcher or PopenLauncher()
+        self._launcher = launcher or PopenChild
         self._running: dict[str, RunningChild] = {}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

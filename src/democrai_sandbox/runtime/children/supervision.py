@@ -169,7 +169,7 @@ class Supervision:
     def run(self) -> FinishedChild:
         """Start the child, and return when nothing of it is left."""
         try:
-            child = self._launcher.start(self._order)
+            child = self._launcher(self._order)
         except (OSError, ValueError, KernelLayerError) as error:
             self._close_wake()
             return FinishedChild(failure=str(getattr(error, "strerror", None) or error))

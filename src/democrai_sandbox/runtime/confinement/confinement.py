@@ -10,6 +10,7 @@ import fcntl
 import os
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from democrai_sandbox.kernel.egress.allowlist import ObservedConnection
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import AccessRule, Operation, ResourceType, Subject, rules_from_json
 from democrai_sandbox.policy.hosts import is_address
-from democrai_sandbox.runtime.children.service import PopenLauncher, unconfined_because
+from democrai_sandbox.runtime.children.service import PopenChild, unconfined_because
 from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
 from .allowlist_sources import AllowlistSources, Approvals
@@ -78,12 +79,11 @@ class Confinement:
         self._temp: TemporaryDirectory[str] | None = None
         self.unconfined = () if self._confiner else unconfined_because("" if kernel is None else kernel.unconfined)
         """Missing restrictions of all children and workers, with the reason and the fix; empty if they are confined."""
-        self.launcher: ChildLauncher = PopenLauncher(self.unconfined)
+        self.launcher: ChildLauncher = partial(PopenChild, unenforced=self.unconfined)
         """Starter of children."""
         if self._confiner is not None:
-            self.launcher = ConfinedLauncher(
-                self._confiner, self.approvals, owned=owned, temp_of=self.temp_of, limits_of=self.limits_of
-            )
+            launcher = ConfinedLauncher(self._confiner, self.approvals, owned, self.temp_of, self.limits_of)
+            self.launcher = launcher.start
 
     # ---- allowlist ---------------------------------------------------------------------------------------------------
 

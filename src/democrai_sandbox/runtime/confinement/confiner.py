@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import O_CLOEXEC, close, geteuid, mkdir, pipe2  # saved: a subject in this process could replace them
 from os.path import lexists
@@ -351,27 +351,17 @@ _READING = (Operation.READ,)
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 
 
+@dataclass(frozen=True, slots=True)
 class ConfinedLauncher:
     """Starts programs through the spawn server, confined to the guard of the caller."""
 
-    def __init__(
-        self,
-        confiner: Confiner,
-        approvals: Approvals,
-        *,
-        owned: Callable[[Subject], tuple[str, ...]],
-        temp_of: Callable[[Subject], tuple[str, ...]],
-        limits_of: Callable[[RawView], Limits],
-    ) -> None:
-        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths.
-
-        ``temp_of`` returns the temp folder of the subject's worker.
-        """
-        self._temp_of = temp_of
-        self._confiner = confiner
-        self._approvals = approvals
-        self._owned = owned
-        self._limits_of = limits_of
+    _confiner: Confiner
+    _approvals: Approvals
+    _owned: Callable[[Subject], tuple[str, ...]]
+    """Returns the folders that the runtime gave to a subject below protected paths."""
+    _temp_of: Callable[[Subject], tuple[str, ...]]
+    """Returns the temp folder of the subject's worker."""
+    _limits_of: Callable[[RawView], Limits]
 
     def start(self, order: LaunchRequest) -> ConfinedChild:
         """Start it; ``OSError`` is an error of the program, ``KernelLayerError`` of the start or the confinement."""
