@@ -95,34 +95,15 @@ class GuardSurroundings:
         """Return whether a guard applies to the calling code."""
         return is_guarded()
 
-    def place_of(self, path: str) -> str:
-        """Return the location of a path, as the guard resolves it."""
-        return location_of(path)
+    place_of = staticmethod(location_of)
+    """Returns the location of a path, as the guard resolves it."""
+    ask = staticmethod(ask_external_access)
+    """Asks through the guard, which forwards the question to the service outside itself."""
 
     def guard(self) -> GuardedSubject | None:
         """Return the subject of the calling code; None for code of the host."""
         view = current_guard()
         return None if view is None else GuardedSubject(Subject(view.subject_kind, view.subject), view.subject_chain)
-
-    def ask(
-        self,
-        resource_type: str,
-        operation: str,
-        target: str,
-        *,
-        register_request: bool,
-        resume_action: str,
-        resume_context: str | None,
-    ) -> AccessDecision:
-        """Ask through the guard, which forwards the question to the service outside itself."""
-        return ask_external_access(
-            resource_type,
-            operation,
-            target,
-            register_request=register_request,
-            resume_action=resume_action,
-            resume_context=resume_context,
-        )
 
     def outside(self) -> AbstractContextManager[Any]:
         """Return a bypass context; refused to guarded code that the host did not register."""

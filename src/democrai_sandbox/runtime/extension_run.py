@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -287,7 +288,8 @@ class ExtensionRun:
         compiled = policy.compile_policy(subject=self.manifest.subject, rules=(*declared, *self._approved))
         self.recording = Recording()
         """All accesses with the lines that led to them, and denials: the data of ``record``, with ``observe``."""
-        self._host = _RunHost(compiled, self.recording, services or {}, kept=str(self._folder) if observe else None)
+        offered = {"tasks.progress": _take_progress, **(services or {})}
+        self._host = _RunHost(compiled, self.recording, offered, str(self._folder) if observe else None)
         self._children: ChildService | None = None
         if observe:
             self.start_by(None, None)
@@ -444,6 +446,7 @@ async def _listed(stream: AsyncIterator[Any]) -> list[Any]:
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class _RunHost:
     """Host of the worker, which records used, requested and denied accesses.
 
@@ -451,22 +454,15 @@ class _RunHost:
     asked about here: the policy stands for approvals.
     """
 
-    def __init__(
-        self,
-        rules: policy.CompiledPolicy,
-        recording: Recording,
-        services: Mapping[str, Callable[..., Any]],
-        kept: str | None,
-    ) -> None:
-        self._rules = rules
-        self._kept = kept
-        """Folder with sources that is writable in observe mode only if the manifest declares it."""
-        self.recording = recording
-        self.services: Mapping[str, Callable[..., Any]] = {"tasks.progress": _take_progress, **services}
-        self.asked: set[ObservedUse] = set()
-        self.printed: list[str] = []
-        self.narrowed: frozenset[str] = frozenset()
-        """Tools, agents and pipelines with their own ``access`` list, which no manifest can extend."""
+    _rules: policy.CompiledPolicy
+    recording: Recording
+    services: Mapping[str, Callable[..., Any]]
+    _kept: str | None
+    """Folder with sources that is writable in observe mode only if the manifest declares it; None in other modes."""
+    asked: set[ObservedUse] = field(default_factory=set)
+    printed: list[str] = field(default_factory=list)
+    narrowed: frozenset[str] = frozenset()
+    """Tools, agents and pipelines with their own ``access`` list, which no manifest can extend."""
 
     def decide(self, question: AccessQuestion) -> policy.AccessDecision:
         """Decide by the policy, and record the question."""

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter, defaultdict
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -303,35 +304,23 @@ def module_activation(extension: RegisteredExtension, settings: RuntimeSettings)
     return GuardFactory(extension.subject, manifest, own_read=(extension.folder,), own_write=(data,))
 
 
+@dataclass(eq=False)
 class IsolatedWorkers:
     """Workers of isolated modules and tools. Engines and extractors always run in workers, managed separately."""
 
-    def __init__(
-        self,
-        settings: RuntimeSettings,
-        host: WorkerHostServices,
-        *,
-        protected: tuple[str, ...],
-        on_end: Callable[[str], None],
-        confinement: Confinement,
-    ) -> None:
-        """Take the paths that are protected from all subjects, as in this process.
-
-        ``on_end`` receives the label of a subject whose process has ended, so that the host can stop work for it.
-        """
-        self._settings = settings
-        self._host = host
-        self._protected = protected
-        self._confinement = confinement
-        self._on_end = on_end
-        self._workers: dict[str, WorkerHandle] = {}
-        self.events: Counter[tuple[str, str]] = Counter()
-        """Changes of worker processes, by label and event."""
-        self._tidying: asyncio.Task[None] | None = None
-        self._of_modules: dict[str, list[WorkerHandle]] = defaultdict(list)
-        """Workers under the declarations of a module, by module name: its own, and those of tools without an ``access``
-        list.
-        """
+    _settings: RuntimeSettings
+    _host: WorkerHostServices
+    _protected: tuple[str, ...]
+    """Paths that are protected from all subjects, as in this process."""
+    _confinement: Confinement
+    _on_end: Callable[[str], None]
+    """Receives the label of a subject whose process has ended, so that the host can stop work for it."""
+    _workers: dict[str, WorkerHandle] = field(default_factory=dict)
+    events: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Changes of worker processes, by label and event."""
+    _tidying: asyncio.Task[None] | None = None
+    _of_modules: dict[str, list[WorkerHandle]] = field(default_factory=lambda: defaultdict(list))
+    """Workers by the module whose declarations they have: its own, and those of tools without an ``access`` list."""
 
     def of_module(self, extension: RegisteredExtension, manifest: ModuleManifest) -> WorkerHandle:
         """Return the worker of a module; it starts on first use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -202,30 +203,19 @@ def _params(context: Any) -> dict[str, Any]:
     return context
 
 
+@dataclass(eq=False)
 class WorkerHost:
     """Answers workers. Their statements about themselves have already been checked against the host's knowledge."""
 
-    def __init__(
-        self,
-        decider: Decider,
-        output: ExtensionOutput,
-        recorder: DenialRecorder | None,
-        observe: Callable[[ConnectionReport], None],
-        shadows: ShadowRuns,
-    ) -> None:
-        """Decide as for this process, and store the output of workers with all other output.
-
-        ``shadows`` records where candidates would decide differently.
-        """
-        self._shadows = shadows
-        self.observe = observe
-        """Permits a connection of a worker in the kernel layer."""
-        self._decider = decider
-        self._output = output
-        self._recorder = recorder
-        self._services: dict[str, Callable[..., Any]] = {}
-        self.limits_reached: Counter[tuple[str, str]] = Counter()
-        """Calls that failed because of a limit, by subject and limit."""
+    _decider: Decider
+    _output: ExtensionOutput
+    _recorder: DenialRecorder | None
+    observe: Callable[[ConnectionReport], None]
+    """Permits a connection of a worker in the kernel layer."""
+    _shadows: ShadowRuns
+    _services: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    limits_reached: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Calls that failed because of a limit, by subject and limit."""
 
     def serve(self, services: Mapping[str, Callable[..., Any]]) -> None:
         """Offer services to workers, as for code in this process."""
@@ -333,13 +323,8 @@ class Runtime:
             longest=self.confinement.longest,
             approved=self.confinement.approvals.of_caller,
         )
-        self._isolated = IsolatedWorkers(
-            settings,
-            self._workers,
-            protected=(*settings.protected, *own),
-            on_end=self.children.stop_of,
-            confinement=self.confinement,
-        )
+        protected = (*settings.protected, *own)
+        self._isolated = IsolatedWorkers(settings, self._workers, protected, self.confinement, self.children.stop_of)
 
     def _make_runtimes(self, models: Mapping[str, Model] | None, own: tuple[str, ...]) -> None:
         settings, service = self.settings, self.access.service

@@ -174,30 +174,20 @@ class ChildrenSettings:
     most_of_subject: int = 16
 
 
+@dataclass(frozen=True, slots=True)
 class LaunchRequests:
     """Creates orders for callers."""
 
-    def __init__(
-        self,
-        rights: PathRights,
-        settings: ChildrenSettings,
-        home_of: Callable[[Subject], str],
-        host: Mapping[str, str],
-        *,
-        longest: Callable[[RawView | None], float | None] = lambda _view: None,
-        approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
-    ) -> None:
-        """Take ``home_of``, which returns the data folder of a subject, the default working directory of its children.
-
-        ``longest`` returns the maximum run time of a caller's children, if its manifest or the host sets one.
-        ``approved`` returns the approvals of a caller; a Python child reads its guard from the environment.
-        """
-        self._longest = longest
-        self._approved = approved
-        self._rights = rights
-        self._settings = settings
-        self._home_of = home_of
-        self._base = base_environment(host)
+    _rights: PathRights
+    _settings: ChildrenSettings
+    _home_of: Callable[[Subject], str]
+    """Returns the data folder of a subject, the default working directory of its children."""
+    _longest: Callable[[RawView | None], float | None]
+    """Returns the maximum run time of a caller's children, if its manifest or the host sets one."""
+    _approved: Callable[[RawView], tuple[AccessRule, ...]]
+    """Returns the approvals of a caller; a Python child reads its guard from the environment."""
+    _base: Mapping[str, str]
+    """Variables that children inherit from the host."""
 
     def make(self, view: RawView | None, argv: object, options: object) -> tuple[LaunchRequest, ChildLimits, bytes]:
         """Return an order, its limits and its input, or refuse the request."""

@@ -19,7 +19,7 @@ from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
 from democrai_sandbox.runtime.child_process import child_handle
 
-from .launch_request import ChildLauncher, ChildrenSettings, LaunchRequest, LaunchRequests
+from .launch_request import ChildLauncher, ChildrenSettings, LaunchRequest, LaunchRequests, base_environment
 from .supervision import ChildLimits, ChildOutput, FinishedChild, Supervision
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class ChildService:
         *,
         settings: ChildrenSettings | None = None,
         launcher: ChildLauncher | None = None,
-        home_of: Callable[[Subject], str] | None = None,
+        home_of: Callable[[Subject], str] = lambda _subject: "",
         longest: Callable[[RawView | None], float | None] = lambda _view: None,
         approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
     ) -> None:
@@ -241,8 +241,8 @@ class ChildService:
         caller.
         """
         self._settings = settings or ChildrenSettings()
-        home = home_of or (lambda _subject: "")
-        self._orders = LaunchRequests(rights, self._settings, home, os.environ, longest=longest, approved=approved)
+        base = base_environment(os.environ)
+        self._orders = LaunchRequests(rights, self._settings, home_of, longest, approved, base)
         self._launcher = launcher or PopenChild
         self._running: dict[str, RunningChild] = {}
         self._lock = threading.Lock()

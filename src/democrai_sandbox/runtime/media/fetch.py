@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -47,17 +48,15 @@ class MediaFlowLog(flow_log.FlowLog):
         return _QUERY.sub("?***", value) if shown is value and isinstance(value, str) else shown
 
 
+@dataclass(frozen=True, slots=True)
 class MediaAuthority:
     """Authorizes each hop separately."""
 
-    def __init__(self, judge: AccessService, log: MediaFlowLog, shadows: ShadowRuns | None = None) -> None:
-        """Ask this service about URLs that the rules of a subject do not cover.
-
-        ``shadows`` records where the candidate of a subject would decide differently.
-        """
-        self._judge = judge
-        self._shadows = shadows
-        self._log = log
+    _judge: AccessService
+    """Answers about URLs that the rules of a subject do not cover."""
+    _log: MediaFlowLog
+    _shadows: ShadowRuns | None
+    """Records where the candidate of a subject would decide differently."""
 
     def authorise(self, asker: Asker, hop: Hop) -> DecisionCode:
         """Return the reason that allows this URL, or raise the same denial as for a request of the subject itself."""
