@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
 from democrai_sandbox.runtime.calls.invocation import require_object
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         InstallReporter,
         InstallStatus,
     )
-    from democrai_sandbox.runtime.worker.handle import WorkerHandle
+    from democrai_sandbox.runtime.worker.handle import CallOptions, WorkerHandle
 
 _MOST_STREAMS = 64
 
@@ -157,15 +157,6 @@ _DRAIN_PAUSE = 0.05
 _PATIENCE = 3600.0
 """Longest wait of synchronous callers; the call itself has a shorter timeout."""
 _log = logging.getLogger(__name__)
-
-
-class CallOptions(TypedDict, total=False):
-    """Options of a call of an engine or extractor."""
-
-    ancestors: tuple[str, ...]
-    """Call chain so far."""
-    timeout: float | None
-    progress: Callable[..., Any] | None
 
 
 class _RunningInstallation(NamedTuple):

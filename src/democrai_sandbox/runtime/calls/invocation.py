@@ -299,17 +299,12 @@ class CallDeadlines:
         del self._pending[id(deadline)]
 
 
-def deadlines() -> CallDeadlines:
-    """Return the deadlines of the running loop."""
-    found: CallDeadlines = _of(asyncio.get_running_loop())
-    return found
-
-
 def _keep() -> Door:
     """Return a lookup of deadlines by loop. A module variable would let guarded code postpone its deadlines."""
     loops: WeakKeyDictionary[asyncio.AbstractEventLoop, CallDeadlines] = WeakKeyDictionary()
 
-    def find(loop: asyncio.AbstractEventLoop) -> CallDeadlines:
+    def find() -> CallDeadlines:
+        loop = asyncio.get_running_loop()
         found = loops.get(loop)
         if found is None:
             found = loops[loop] = CallDeadlines(loop)
@@ -318,7 +313,8 @@ def _keep() -> Door:
     return hidden(find)
 
 
-_of = _keep()
+deadlines = _keep()
+"""Returns the deadlines of the running loop."""
 
 
 async def run_surface(
@@ -363,7 +359,7 @@ async def bounded(work: Any, seconds: float, surface: Surface) -> Any:
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("call extensions from an asyncio task")
-    pending = deadlines()
+    pending: CallDeadlines = deadlines()
     deadline = pending.add(task, work, seconds)
     try:
         outcome = await work

@@ -101,8 +101,6 @@ class EnvironmentFolder:
         try:
             told = json.loads(self._current.read_bytes())
             found = InstalledEnvironment(told["fingerprint"], told["folder"], tuple(told["packages"]))
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, KeyError, TypeError):
             return None  # an unreadable file counts as not installed
         return found if Path(found.folder, "pyvenv.cfg").is_file() else None

@@ -58,7 +58,6 @@ class InstallFacts(TypedDict):
     code: list[str]
     """Folders of their code."""
     protected: list[str]
-    own_read: list[str]
     own_write: list[str]
     allowed_imports: list[str]
     temporary: str
@@ -91,7 +90,6 @@ def arm(facts: InstallFacts) -> None:
         access=rules_from_json(given[ACCESS]),
         ancestors=chain_from_list(json.loads(given[SUBJECT_CHAIN])),
         allowed_imports=facts["allowed_imports"],
-        own_read=facts["own_read"],
         own_write=facts["own_write"],
         allow_subprocess=True,
         user_id=given.get(IDENTITY["user_id"]),

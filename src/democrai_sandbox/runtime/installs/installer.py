@@ -143,8 +143,7 @@ class Installer:
         if installed is None or installed.fingerprint != plan.fingerprint or again:
             limits = NO_LIMITS if self.confinement is None else self.confinement.install_limits(self.extension)
             timeout = min(self._timeout, limits.wall_seconds or self._timeout)
-            builder = EnvironmentBuilder(self, report, limits, timeout, caller)
-            installed = await builder.build(plan, lock)
+            installed = await EnvironmentBuilder(self, plan, lock, report, limits, timeout, caller).build()
             self.place.finish(installed)
             await asyncio.to_thread(self.place.sweep)
         report(InstallStep(InstallStage.DONE.value, f"{len(installed.packages)} packages", 1.0))
@@ -309,109 +308,103 @@ _MOST_PACKAGES = 10_000
 _QUESTION_FIELDS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Folders of one build."""
-
-    environment: Path
-    work: Path
-    """Temporary files, home and copies of local packages; removed at the end."""
-
-    @property
-    def packages(self) -> Path:
-        """Folder in which pip installs packages."""
-        return environments.site_packages(self.environment)
-
-
 @dataclass(slots=True)
 class EnvironmentBuilder:
     """Builds one environment for an installer. The caller holds the lock on its place."""
 
     installer: Installer
+    plan: environments.EnvironmentPlan
+    lock: int
     report: InstallReporter
     limits: Limits
     timeout: float
     caller: CallIdentity | None
     _packages: list[str] = field(default_factory=list)
+    _folder: Path = field(init=False)
+    _work: Path = field(init=False)
+    """Temporary files, home and copies of local packages; removed at the end."""
 
-    async def build(self, plan: environments.EnvironmentPlan, lock: int) -> InstalledEnvironment:
+    def __post_init__(self) -> None:
+        """Choose the folders of this build."""
+        self._folder = self.installer.place.new_environment(self.plan)
+        self._work = self._folder.with_name(self._folder.name + ".work")
+
+    async def build(self) -> InstalledEnvironment:
         """Return a finished environment; after a failure, remove it."""
-        environment = self.installer.place.new_environment(plan)
-        site = Site(environment, environment.with_name(environment.name + ".work"))
         try:
             self.report(InstallStep(InstallStage.PREPARE.value, "Creating an environment"))
-            await asyncio.to_thread(self._prepare, plan, site)
-            if plan.requirements:
-                await self._fill(plan, site, lock)
+            await asyncio.to_thread(self._prepare)
+            if self.plan.requirements:
+                await self._fill()
         except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(environments.remove, site.environment))
+            await asyncio.shield(asyncio.to_thread(environments.remove, self._folder))
             if isinstance(error, OSError):
                 raise InstallFailed(
                     f"{self.installer.subject}: the environment could not be created: {error}"
                 ) from error
             raise
         finally:
-            await asyncio.shield(asyncio.to_thread(environments.remove, site.work))
-        return InstalledEnvironment(plan.fingerprint, str(site.environment), tuple(self._packages))
+            await asyncio.shield(asyncio.to_thread(environments.remove, self._work))
+        return InstalledEnvironment(self.plan.fingerprint, str(self._folder), tuple(self._packages))
 
-    async def _fill(self, plan: environments.EnvironmentPlan, site: Site, lock: int) -> None:
+    async def _fill(self) -> None:
         """Install the requirements with pip and verify them. The start files exist only while pip runs."""
         pip = await asyncio.to_thread(find_pip, self.installer.place.tools)
         configuration = await read_configuration(self.installer.starter, pip)
-        facts = self._facts(pip, site)
+        facts = self._facts(pip)
         # The last ones are for the environment's interpreter, and for programs that a build installs.
         programs = (
             policy.AccessRule(policy.ResourceType.FILESYSTEM, policy.Operation.EXECUTE, folder, folder)
             for folder in facts["own_write"][:2]
         )
         rules = (*self.installer.declared.access, *package_rules(configuration), *programs)
-        environment = self._environment(configuration, rules, facts, site)
-        start_files = write_start_files(site.packages, facts)
+        environment = self._environment(configuration, rules, facts)
+        packages = environments.site_packages(self._folder)
+        start_files = write_start_files(packages, facts)
         # The host's interpreter: installed packages can replace that of the environment, which only pip uses.
         start_pip = [BASE_INTERPRETER, "-I", "-S", "-X", "utf8", runner.__file__, json.dumps(facts)]
         # All other options are variables, which the pip of a build reads too.
         version = tuple(int(part) for part in configuration.version.split(".")[:2] if part.isdecimal())
         bar = "raw" if version >= (24, 1) else "off"
-        install = ["install", "--no-warn-script-location", "--progress-bar", bar, "--", *plan.requirements]
+        install = ["install", "--no-warn-script-location", "--progress-bar", bar, "--", *self.plan.requirements]
         async with self._starting(rules, facts) as starter:
-            await self._run(starter, [*start_pip, *install], environment, site, lock)
+            await self._run(starter, [*start_pip, *install], environment)
             self.report(InstallStep(InstallStage.VERIFY.value, "Checking that the packages are compatible"))
-            await self._run(starter, [*start_pip, "verify"], environment, site, lock)
+            await self._run(starter, [*start_pip, "verify"], environment)
         # A build could have replaced a folder by a link, which would redirect readers elsewhere.
         place = self.installer.place.environments.resolve()
-        if site.packages.resolve() != place / site.packages.relative_to(self.installer.place.environments):
+        if packages.resolve() != place / packages.relative_to(self.installer.place.environments):
             raise InstallFailed(f"{self.installer.subject}: the build moved the environment to another folder")
         for file in start_files:
             file.unlink(missing_ok=True)
 
-    def _prepare(self, plan: environments.EnvironmentPlan, site: Site) -> None:
+    def _prepare(self) -> None:
         """Create the folders. Local packages are copied, because building one writes beside its sources."""
         for name in ("tmp", "home", "sources"):
-            (site.work / name).mkdir(parents=True, mode=0o700)
+            (self._work / name).mkdir(parents=True, mode=0o700)
         self.installer.place.cache.mkdir(exist_ok=True, mode=0o700)
-        venv.EnvBuilder(symlinks=True, with_pip=False).create(site.environment)
-        for package in plan.packages:
-            source, copy = Path(plan.folder, package), site.work / "sources" / package
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(self._folder)
+        for package in self.plan.packages:
+            source, copy = Path(self.plan.folder, package), self._work / "sources" / package
             copy.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 shutil.copytree(source, copy, symlinks=True, dirs_exist_ok=True)
             else:
                 shutil.copyfile(source, copy)
 
-    def _facts(self, pip: Path, site: Site) -> InstallFacts:
+    def _facts(self, pip: Path) -> InstallFacts:
         packages = {"democrai_sandbox": str(_PACKAGE), "pip": str(pip)}
         if (_PACKAGE.parent / "idna").is_dir():
             packages["idna"] = str(_PACKAGE.parent / "idna")
         return InstallFacts(
             runner=runner.__file__,
-            environment=str(site.environment),
+            environment=str(self._folder),
             packages=packages,
             code=[*packages.values(), str(pip.parent)],
             protected=list(self.installer.protected),
-            own_read=[],
-            own_write=[str(site.environment), str(site.work), str(self.installer.place.cache)],
+            own_write=[str(self._folder), str(self._work), str(self.installer.place.cache)],
             allowed_imports=list(self.installer.declared.allowed_imports),
-            temporary=str(site.work / "tmp"),
+            temporary=str(self._work / "tmp"),
             asks=self.installer.decider is not None,
         )
 
@@ -424,7 +417,7 @@ class EnvironmentBuilder:
         rights = ProcessRights(
             label=str(self.installer.subject),
             rules=rules,
-            read=(*facts["code"], *facts["own_read"]),
+            read=tuple(facts["code"]),
             write=tuple(facts["own_write"]),
             protected=self.installer.protected,
             limits=self.limits,
@@ -432,7 +425,7 @@ class EnvironmentBuilder:
         return self.installer.confinement.installing(rights, self.installer.starter)
 
     def _environment(
-        self, configuration: PipConfiguration, rules: tuple[policy.AccessRule, ...], facts: InstallFacts, site: Site
+        self, configuration: PipConfiguration, rules: tuple[policy.AccessRule, ...], facts: InstallFacts
     ) -> dict[str, str]:
         """Return the variables of the child: pip's configuration, ``DEMOCRAI_*`` from guard state, and few others."""
         user, organization, session = self._identity()
@@ -450,18 +443,14 @@ class EnvironmentBuilder:
             **kept,
             **pip_variables(configuration),
             "PIP_CACHE_DIR": str(self.installer.place.cache),
-            "HOME": str(site.work / "home"),
+            "HOME": str(self._work / "home"),
             "TMPDIR": facts["temporary"],
             **guard.run(child_environment),
         }
 
-    async def _run(
-        self, starter: WorkerStarter, command: list[str], env: dict[str, str], site: Site, lock: int
-    ) -> None:
-        child = InstallProcess(self._hear, self._decide)
-        code = await child.run(
-            starter, command, env, folder=str(site.work / "sources"), lock=lock, timeout=self.timeout
-        )
+    async def _run(self, starter: WorkerStarter, command: list[str], env: dict[str, str]) -> None:
+        child, folder = InstallProcess(self._hear, self._decide), str(self._work / "sources")
+        code = await child.run(starter, command, env, folder=folder, lock=self.lock, timeout=self.timeout)
         if code != 0:
             raise _failure(self.installer.subject, "verify" if command[-1] == "verify" else "install", code, child)
 

@@ -218,7 +218,15 @@ class McpRuntime:
         library, server = await asyncio.to_thread(self._found, name)
         required = self._settings.approval is McpApproval.REQUIRED
         check_endpoint(self._decider, server, caller, chain, required=required)
-        order = self._order(library, server, tool, arguments)
+        order = library.ConversationRequest(
+            server=server.name,
+            transport=str(server.transport),
+            url=server.endpoint_url,
+            seconds=server.timeout_ms / 1000,
+            tool=tool,
+            arguments=arguments,
+            limits=self._settings,
+        )
         with self._place(name, chain):
             # Only text comes back, so no object that was made from the server's data reaches the host.
             return json.loads(await guard_of(server, caller, chain).run(library.converse, order, self._certificates()))
@@ -251,17 +259,6 @@ class McpRuntime:
             fix = f"an administrator enables it with 'democrai-sandbox mcp change {name} --enable', or in the console"
             raise McpDisabled(name, f"the server is registered, but not enabled; {fix}")
         return library, server
-
-    def _order(self, library: ModuleType, server: McpServer, tool: str, arguments: str) -> Any:
-        return library.ConversationRequest(
-            server=server.name,
-            transport=str(server.transport),
-            url=server.endpoint_url,
-            seconds=server.timeout_ms / 1000,
-            tool=tool,
-            arguments=arguments,
-            limits=self._settings,
-        )
 
     def _arguments(self, arguments: object) -> str:
         given = require_object(arguments, "/arguments")

@@ -10,7 +10,7 @@ import contextvars
 from collections import Counter
 from contextlib import aclosing
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.errors.extensions import WorkerBroken, WorkerFailed
@@ -37,6 +37,22 @@ class WorkerEvent(StrEnum):
     CRASHED = "crashed"
     """An end that was not planned: by itself, by a signal, or because the host had to kill it."""
     STOPPED_IDLE = "stopped_idle"
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of a call."""
+
+    ancestors: tuple[str, ...]
+    """Call chain that the subject continues."""
+    timeout: float | None
+    progress: Callable[..., Any] | None
+    """Receives progress reports."""
+
+
+class CallerOptions(CallOptions, total=False):
+    """Options of a call, and its caller."""
+
+    caller: CallIdentity
 
 
 _MOST_FAILURES = 3
@@ -151,55 +167,41 @@ class WorkerHandle:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     async def call(
-        self,
-        kind: str,
-        name: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        caller: CallIdentity = NOBODY,
-        ancestors: tuple[str, ...] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
-        progress: Callable[..., Any] | None = None,
+        self, kind: str, name: str, params: Mapping[str, Any] | None = None, **options: Unpack[CallerOptions]
     ) -> Any:
-        """Call a surface and return its value; errors and denials are raised as in process.
-
-        ``ancestors`` is the call chain that the subject continues. ``progress`` receives progress reports.
-        """
+        """Call a surface and return its value; errors and denials are raised as in process."""
         link = self._link
         if link is None or link.is_unsettled or self._stale or self._unsure:
             link = await self._ready()
-        standing = KnownCaller(caller, ancestors)
         try:
-            return await link.call((kind, name), params or {}, standing, self._seconds(timeout), progress)
+            return await link.call((kind, name), params or {}, *self._told(**options))
         finally:
             self._used_at = link.time()
 
     async def stream(
-        self,
-        kind: str,
-        name: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        caller: CallIdentity = NOBODY,
-        ancestors: tuple[str, ...] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 - likewise
-        progress: Callable[..., Any] | None = None,
+        self, kind: str, name: str, params: Mapping[str, Any] | None = None, **options: Unpack[CallerOptions]
     ) -> AsyncGenerator[Any, None]:
         """Yield the items of a surface. ``timeout`` applies to the wait for each item."""
         link = await self._ready()
-        standing = KnownCaller(caller, ancestors)
         try:
-            call = link.stream((kind, name), params or {}, standing, self._seconds(timeout), progress)
-            async with aclosing(call) as items:
+            async with aclosing(link.stream((kind, name), params or {}, *self._told(**options))) as items:
                 async for item in items:
                     yield item
         finally:
             self._used_at = link.time()
 
-    def _seconds(self, timeout: float | None) -> float:
+    def _told(
+        self,
+        *,
+        caller: CallIdentity = NOBODY,
+        ancestors: tuple[str, ...] = (),
+        timeout: float | None = None,
+        progress: Callable[..., Any] | None = None,
+    ) -> tuple[KnownCaller, float, Callable[..., Any] | None]:
+        """Return the caller of a call, its timeout, and the receiver of its progress."""
         seconds = self.spec.call_timeout if timeout is None else timeout
         longest = self.spec.longest_call
-        return seconds if longest is None else min(seconds, longest)
+        return KnownCaller(caller, ancestors), seconds if longest is None else min(seconds, longest), progress
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
