@@ -30,8 +30,9 @@ from democrai_sandbox.runtime.calls.access_recorder import DECLARED, RecordedAcc
 
 from .ai.model import KINDS
 from .ai.runtime import run_in_worker
+from .children.launch_request import LaunchRequests
 from .children.path_rights import PathRights
-from .children.service import ChildService
+from .children.service import ChildService, PopenChild
 from .worker.handle import WorkerHandle
 from .worker.process import ConnectionReport, WorkerSpec, WorkerStarter
 
@@ -304,8 +305,9 @@ class ExtensionRun:
         """Set the starters of its process and of its programs; None to start them directly. Call it before ``with``."""
         self._starter = starter
         decisions = _ProgramDecisions(self._host)
-        rights = PathRights(decisions, shadows=decisions)
-        children = self._children = ChildService(rights, home_of=lambda _: str(self.data_dir), launcher=launcher)
+        rights = PathRights(decisions, compare=decisions.compare)
+        orders = LaunchRequests(rights, home_of=lambda _: str(self.data_dir))
+        children = self._children = ChildService(orders, launcher or PopenChild)
 
         def start(*order: Any) -> Any:
             self.recording.has_programs = True
@@ -446,7 +448,7 @@ async def _listed(stream: AsyncIterator[Any]) -> list[Any]:
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _RunHost:
     """Host of the worker, which records used, requested and denied accesses.
 

@@ -304,7 +304,7 @@ def module_activation(extension: RegisteredExtension, settings: RuntimeSettings)
     return GuardFactory(extension.subject, manifest, own_read=(extension.folder,), own_write=(data,))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IsolatedWorkers:
     """Workers of isolated modules and tools. Engines and extractors always run in workers, managed separately."""
 

@@ -27,6 +27,7 @@ from democrai_sandbox.runtime.media.service import Media, MediaServices
 
 from . import sdk_services
 from .access_environment import GuardSurroundings
+from .children.launch_request import LaunchRequests
 from .children.path_rights import PathRights
 from .children.service import ChildService
 from .engines import EngineServices, InstalledRuntime
@@ -203,7 +204,7 @@ def _params(context: Any) -> dict[str, Any]:
     return context
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WorkerHost:
     """Answers workers. Their statements about themselves have already been checked against the host's knowledge."""
 
@@ -316,13 +317,13 @@ class Runtime:
         settings, service = self.settings, self.access.service
         self.output = ExtensionOutput()
         self._workers = WorkerHost(service, self.output, self._recorder, self.confinement.observe, self.shadows)
-        self.children = ChildService(
-            PathRights(service, owned=self._own_places, shadows=self.shadows),
-            launcher=self.confinement.launcher,
+        orders = LaunchRequests(
+            PathRights(service, self._own_places, self.shadows.compare),
             home_of=settings.data_of,
             longest=self.confinement.longest,
             approved=self.confinement.approvals.of_caller,
         )
+        self.children = ChildService(orders, self.confinement.launcher)
         protected = (*settings.protected, *own)
         self._isolated = IsolatedWorkers(settings, self._workers, protected, self.confinement, self.children.stop_of)
 

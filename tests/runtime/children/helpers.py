@@ -11,16 +11,13 @@ def serve(world, *, decider=None, owned=None, protected=(), **settings):
     """Return the service of children, with its services installed and the guard configured."""
     from democrai_sandbox.guard import configure_guard
     from democrai_sandbox.runtime import sdk_services
-    from democrai_sandbox.runtime.children.launch_request import ChildrenSettings
+    from democrai_sandbox.runtime.children.launch_request import ChildrenSettings, LaunchRequests
     from democrai_sandbox.runtime.children.path_rights import PathRights
     from democrai_sandbox.runtime.children.service import ChildService
 
     configure_guard(decider=decider, protected_paths=protected)
-    children = ChildService(
-        PathRights(decider, owned),
-        settings=ChildrenSettings(**{"grace": 0.5, **settings}),
-        home_of=lambda _: world.root,
-    )
+    limits = ChildrenSettings(**{"grace": 0.5, **settings})
+    children = ChildService(LaunchRequests(PathRights(decider, owned), limits, home_of=lambda _: world.root))
     sdk_services.install(children.services())
     return children
 

@@ -80,7 +80,7 @@ def write(size):
 def killed_story(world):
     worker, host = make_worker(world, BAD, allowed_imports=("ctypes",))
     ends = []
-    worker._on_end = ends.append
+    worker.on_end = ends.append
 
     async def story():
         await worker.start()
@@ -522,7 +522,7 @@ def nonsense_story(world):
             said = await verdict(worker.call("method", "add", {"a": 1}))
             told[name] = [*said, len(host.questions)]
             await worker.stop()
-            worker._starter.kept.close()
+            worker.starter.kept.close()
         return told
 
     return run(story)

@@ -5,8 +5,9 @@ Most variables of the host are not inherited, because they may contain tokens, p
 
 from __future__ import annotations
 
+import os
 from binascii import hexlify
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import X_OK, access, fsencode, urandom
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -174,19 +175,19 @@ class ChildrenSettings:
     most_of_subject: int = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LaunchRequests:
-    """Creates orders for callers."""
+    """Creates orders for callers. Create it before any guard: it reads the environment."""
 
-    _rights: PathRights
-    _settings: ChildrenSettings
-    _home_of: Callable[[Subject], str]
+    rights: PathRights
+    settings: ChildrenSettings = field(default_factory=ChildrenSettings)
+    home_of: Callable[[Subject], str] = lambda _subject: ""
     """Returns the data folder of a subject, the default working directory of its children."""
-    _longest: Callable[[RawView | None], float | None]
+    longest: Callable[[RawView | None], float | None] = lambda _view: None
     """Returns the maximum run time of a caller's children, if its manifest or the host sets one."""
-    _approved: Callable[[RawView], tuple[AccessRule, ...]]
+    approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: ()
     """Returns the approvals of a caller; a Python child reads its guard from the environment."""
-    _base: Mapping[str, str]
+    base: Mapping[str, str] = field(default_factory=lambda: base_environment(os.environ))
     """Variables that children inherit from the host."""
 
     def make(self, view: RawView | None, argv: object, options: object) -> tuple[LaunchRequest, ChildLimits, bytes]:
@@ -199,12 +200,12 @@ class LaunchRequests:
             raise denied(SubprocessDenied, view, _ENTRYPOINT)
         words = _words(argv)
         wanted = _checked_options(options)
-        given = check_given(view, wanted.get("env"), self._rights)
+        given = check_given(view, wanted.get("env"), self.rights)
         home = self._home(view)
         folder = self._folder(view, wanted.get("cwd"), home)
-        program = self._program(view, words[0], folder, given.get("PATH", self._base["PATH"]))
+        program = self._program(view, words[0], folder, given.get("PATH", self.base["PATH"]))
         mark = hexlify(urandom(16)).decode()
-        environment = {**self._base, "HOME": home, **given} if view is None else self._environment(view, given, home)
+        environment = {**self.base, "HOME": home, **given} if view is None else self._environment(view, given, home)
         data = _input(wanted.get("input"))
         named = () if wanted.get("cwd") is None else (folder,)
         made = {**environment, MARK: mark}
@@ -213,29 +214,29 @@ class LaunchRequests:
 
     def _environment(self, view: RawView, given: Mapping[str, str], home: str) -> dict[str, str]:
         """Return the environment. Variables of the guard come last, so that the caller cannot replace them."""
-        approved = self._approved(view)
+        approved = self.approved(view)
         # The subject can write the folder of the user's own Python packages.
         last = {"PYTHONNOUSERSITE": "1", **environment_of(view, approved)}
-        return {**self._base, **self._git_variables(view, approved), "HOME": home, **given, **last}
+        return {**self.base, **self._git_variables(view, approved), "HOME": home, **given, **last}
 
     def _git_variables(self, view: RawView, approved: tuple[AccessRule, ...]) -> dict[str, str]:
         """Return the variable without which git fails where the kernel refuses its settings for the machine."""
         reads = (rule.normalized_target for rule in approved if rule.operation is Operation.READ)
         if any(is_at_or_below(_GIT_SETTINGS, target) for target in reads):
             return {}
-        return {} if self._rights.is_declared(view, Operation.READ, _GIT_SETTINGS) else {"GIT_CONFIG_NOSYSTEM": "1"}
+        return {} if self.rights.is_declared(view, Operation.READ, _GIT_SETTINGS) else {"GIT_CONFIG_NOSYSTEM": "1"}
 
     def _home(self, view: RawView | None) -> str:
         if view is None:
             return str(Path.home())
-        own = [self._home_of(link.subject) for link in reversed(view.allow_chain)]
+        own = [self.home_of(link.subject) for link in reversed(view.allow_chain)]
         return next((folder for folder in own if folder and is_kind(folder, S_ISDIR)), "/")
 
     def _folder(self, view: RawView | None, given: object, home: str) -> str:
         if given is None:
             return home
         folder = _located(_below(home, _path(given, "/cwd")), "/cwd")
-        self._rights.require(view, Operation.READ, folder)
+        self.rights.require(view, Operation.READ, folder)
         if not is_kind(folder, S_ISDIR):
             raise InvalidInputError.of(f"{folder!r} is not a folder", pointer="/cwd")
         return folder
@@ -247,26 +248,26 @@ class LaunchRequests:
         places = (place for place in path.split(":") if place.startswith("/"))
         found = [real for place in places if _is_program(real := _located(f"{place}/{name}", "/argv/0"))]
         for real in found:
-            if self._rights.may_execute(view, real, name=name):
+            if self.rights.may_execute(view, real, name=name):
                 return real
         # Programs of the system are public. The existence of others is not revealed.
-        for real in filter(self._rights.is_of_system, found):
+        for real in filter(self.rights.is_of_system, found):
             return self._program_at(view, real, name)
         message = f"no permitted program {name!r} was found in PATH"
         raise InvalidInputError.of(message, pointer="/argv/0")
 
     def _program_at(self, view: RawView | None, real: str, name: str) -> str:
         # Check before reading: the existence of files outside the caller's rights is not revealed.
-        if view is not None and not self._rights.may_execute(view, real, name=name, register=True):
+        if view is not None and not self.rights.may_execute(view, real, name=name, register=True):
             raise denied(FilesystemDenied, view, real, Operation.EXECUTE.value)
         if not _is_program(real):
             raise InvalidInputError.of(f"{real!r} is not a program", pointer="/argv/0")
         return real
 
     def _limits(self, view: RawView | None, wanted: Mapping[str, Any]) -> ChildLimits:
-        settings = self._settings
+        settings = self.settings
         timeout = _number(wanted.get("timeout"), settings.timeout, settings.longest_timeout, "/timeout")
-        longest = self._longest(view)
+        longest = self.longest(view)
         if longest is not None:
             timeout = min(timeout, longest)
         largest = settings.largest_output_limit

@@ -10,7 +10,7 @@ import sys
 from os import stat
 from stat import S_ISGID, S_ISUID
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
 from democrai_sandbox.guard import Decider, _core, location_of
@@ -72,11 +72,8 @@ def named_programs(rules: Iterable[AccessRule]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-class RightsComparison(Protocol):
-    """Records which accesses the rules of a caller allow, such as the shadow runs of a host."""
-
-    def compare(self, view: RawView, what: tuple[str, str, str], allows: Callable[[RawView], bool]) -> bool:
-        """Return the result of ``allows`` for the caller."""
+Comparison: TypeAlias = "Callable[[RawView, tuple[str, str, str], Callable[[RawView], bool]], bool]"
+"""Returns whether the rules of a caller allow an access, and records it, such as in the shadow runs of a host."""
 
 
 class PathRights:
@@ -86,13 +83,10 @@ class PathRights:
         self,
         decider: Decider | None = None,
         owned: Callable[[Subject], Iterable[str]] = lambda _subject: (),
-        shadows: RightsComparison | None = None,
+        compare: Comparison = lambda view, _what, allows: allows(view),
     ) -> None:
-        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths.
-
-        ``shadows`` records where the candidate of a subject would decide differently.
-        """
-        self._shadows = shadows
+        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths."""
+        self._compare = compare
         self._decider = decider
         self._owned = owned
         self._runtime = tuple((location_of(decoded(path)), mask) for path, mask in runtime_entries())
@@ -142,10 +136,8 @@ class PathRights:
         return self.is_of_system(real) and not any(self.is_declared(view, operation, real) for operation in writing)
 
     def _is_allowed(self, view: RawView, operation: Operation, real: str) -> bool:
-        if self._shadows is None:
-            return self.is_declared(view, operation, real)
         wish = (ResourceType.FILESYSTEM.value, operation.value, real)
-        return self._shadows.compare(view, wish, lambda shown: self.is_declared(shown, operation, real))
+        return self._compare(view, wish, lambda shown: self.is_declared(shown, operation, real))
 
     def is_declared(self, view: RawView, operation: Operation, real: str) -> bool:
         """Return whether a rule in force covers a resolved path."""

@@ -19,16 +19,14 @@ from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
 from democrai_sandbox.runtime.child_process import child_handle
 
-from .launch_request import ChildLauncher, ChildrenSettings, LaunchRequest, LaunchRequests, base_environment
 from .supervision import ChildLimits, ChildOutput, FinishedChild, Supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.policy import AccessRule, Subject
 
-    from .path_rights import PathRights
+    from .launch_request import ChildLauncher, LaunchRequest, LaunchRequests
 
 UNCONFINED = ("files, network and system calls: the kernel does not confine this program to the rules of its subject",)
 """Reported with the result of each program that starts without the spawn server."""
@@ -225,25 +223,9 @@ class RunningChild:
 class ChildService:
     """Starts children for callers of the SDK."""
 
-    def __init__(
-        self,
-        rights: PathRights,
-        *,
-        settings: ChildrenSettings | None = None,
-        launcher: ChildLauncher | None = None,
-        home_of: Callable[[Subject], str] = lambda _subject: "",
-        longest: Callable[[RawView | None], float | None] = lambda _view: None,
-        approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
-    ) -> None:
-        """Take ``home_of``, which returns the data folder of a subject; read the environment now, before any guard.
-
-        ``longest`` returns the maximum run time of a caller's children, if limited; ``approved`` the approvals of a
-        caller.
-        """
-        self._settings = settings or ChildrenSettings()
-        base = base_environment(os.environ)
-        self._orders = LaunchRequests(rights, self._settings, home_of, longest, approved, base)
-        self._launcher = launcher or PopenChild
+    def __init__(self, orders: LaunchRequests, launcher: ChildLauncher = PopenChild) -> None:
+        self._orders = orders
+        self._launcher = launcher
         self._running: dict[str, RunningChild] = {}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -361,7 +343,7 @@ class ChildService:
             if running.is_abandoned():
                 del self._running[handle]
         same = sum(_payer(running.owner) == _payer(owner) for running in self._running.values())
-        if len(self._running) >= self._settings.most or same >= self._settings.most_of_subject:
+        if len(self._running) >= self._orders.settings.most or same >= self._orders.settings.most_of_subject:
             raise RuntimeServiceFailed("too many programs are running; try again later")
 
     def _own_loop(self) -> asyncio.AbstractEventLoop | None:

@@ -351,7 +351,7 @@ _READING = (Operation.READ,)
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConfinedLauncher:
     """Starts programs through the spawn server, confined to the guard of the caller."""
 

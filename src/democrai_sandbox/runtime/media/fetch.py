@@ -48,7 +48,7 @@ class MediaFlowLog(flow_log.FlowLog):
         return _QUERY.sub("?***", value) if shown is value and isinstance(value, str) else shown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MediaAuthority:
     """Authorizes each hop separately."""
 

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 from collections import Counter
 from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -60,51 +61,40 @@ _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 5.0
 
 
+@dataclass(eq=False, repr=False)
 class WorkerHandle:
-    """One subject in a separate process."""
+    """One subject in a separate process, which the first call or ``start`` starts."""
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        host: WorkerHostServices,
-        *,
-        starter: WorkerStarter | None = None,
-        on_end: Callable[[str], None] | None = None,
-        rights: Callable[[], object] | None = None,
-        events: Counter[tuple[str, str]] | None = None,
-    ) -> None:
-        """Describe the worker; the first call or ``start`` starts its process.
-
-        ``on_end`` receives the label whenever a process has ended, so that the host can stop work for it. ``rights``
-        returns the permanent confinement of a process as a comparable value: when it has changed, a new process is
-        started. ``events`` counts the changes of the process, by label and event.
-        """
-        self._events: Counter[tuple[str, str]] = Counter() if events is None else events
-        self._crashed = False
-        self._rights = rights
-        self._held: object = None
-        self._stale = False
-        self._unsure = False
-        """Whether a decision changed since the rights were compared. The next call may come before the notification."""
-        self._retiring: set[asyncio.Task[None]] = set()
-        """Replaced processes that finish their calls."""
-        self._old: set[WorkerSession] = set()
-        self._used_at = 0.0
-        self.spec = spec
-        self._host = host
-        self._starter: WorkerStarter = starter or PlainStarter()
-        self._on_end = on_end
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: WorkerSession | None = None
-        self._starting: asyncio.Task[WorkerSession] | None = None
-        self._stopped = False
-        self._failures = 0
-        self._last: BaseException | None = None
-        self._not_before = 0.0
-        # Without the context of the first caller: the worker serves many others after that one.
-        self._context = contextvars.copy_context()
-        self.starts = 0
-        """Number of processes started so far."""
+    spec: WorkerSpec
+    _host: WorkerHostServices
+    _: KW_ONLY
+    starter: WorkerStarter | None = None
+    on_end: Callable[[str], None] | None = None
+    """Receives the label whenever a process has ended, so that the host can stop work for it."""
+    rights: Callable[[], object] | None = None
+    """Returns the permanent confinement of a process as a comparable value: a change starts a new process."""
+    events: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Changes of the process, by label and event."""
+    starts: int = field(default=0, init=False)
+    """Number of processes started so far."""
+    _crashed = False
+    _held: object = field(default=None, init=False)
+    _stale = False
+    _unsure = False
+    """Whether a decision changed since the rights were compared. The next call may come before the notification."""
+    _retiring: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    """Replaced processes that finish their calls."""
+    _old: set[WorkerSession] = field(default_factory=set, init=False)
+    _used_at = 0.0
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    _link: WorkerSession | None = field(default=None, init=False)
+    _starting: asyncio.Task[WorkerSession] | None = field(default=None, init=False)
+    _stopped = False
+    _failures = 0
+    _last: BaseException | None = field(default=None, init=False)
+    _not_before = 0.0
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context, init=False)
+    """Without the context of the first caller: the worker serves many others after that one."""
 
     # ---- lifecycle ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +117,7 @@ class WorkerHandle:
 
     def access_changed(self) -> None:
         """Make the guard in the worker ask again after a decision changed. Thread-safe."""
-        self._unsure = self._rights is not None
+        self._unsure = self.rights is not None
         self._schedule(self._tell_change)
 
     def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
@@ -241,11 +231,11 @@ class WorkerHandle:
         try:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()) if self._failures < _MOST_FAILURES else 0)
             # Before the start, so that decisions during the start count as changes.
-            self._held, self._stale = self._rights() if self._rights is not None else None, False
+            self._held, self._stale = self.rights() if self.rights is not None else None, False
             link = WorkerSession(self.spec, self._host)
             link.ended.add_done_callback(lambda _: self._gone(link))
             self.starts += 1
-            await link.start(self._starter)
+            await link.start(self.starter or PlainStarter())
         except SpawnFailed:  # no fault of the worker: it starts as soon as the spawn server is back
             self._count(WorkerEvent.FAILED)
             self._not_before = loop.time() + _FIRST_DELAY
@@ -278,11 +268,11 @@ class WorkerHandle:
             if not link.has_served:
                 self._not_before = asyncio.get_running_loop().time() + _FIRST_DELAY
         self._old.discard(link)
-        if self._on_end is not None and self._link is None:  # a successor may have started other work
-            self._on_end(self.spec.label)
+        if self.on_end is not None and self._link is None:  # a successor may have started other work
+            self.on_end(self.spec.label)
 
     def _count(self, event: WorkerEvent) -> None:
-        self._events[self.spec.label, event.value] += 1
+        self.events[self.spec.label, event.value] += 1
 
     def _tell_change(self) -> None:
         for link in (self._link, *self._old):
@@ -296,9 +286,9 @@ class WorkerHandle:
 
     def _compare(self) -> None:
         """Check whether the process still has the current rights. The kernel cannot change them after confinement."""
-        if self._unsure and self._rights is not None:
+        if self._unsure and self.rights is not None:
             self._unsure = False
-            self._stale = self._stale or ((self._link or self._starting) is not None and self._rights() != self._held)
+            self._stale = self._stale or ((self._link or self._starting) is not None and self.rights() != self._held)
         if self._stale:
             self._retire()
 
