@@ -215,10 +215,7 @@ class InstalledRuntime:
     # ---- install phase -----------------------------------------------------------------------------------------------
 
     async def recover(self) -> dict[str, list[str]]:
-        """Remove and return the leftovers of interrupted installations, at the start of the host.
-
-        From then on this runtime belongs to the running loop.
-        """
+        """Use the running loop from now on; remove and return the leftovers of interrupted installations."""
         self.promises.open()
         return await self._installations.recover()
 
@@ -280,10 +277,7 @@ class InstalledRuntime:
         return {name: running.worker.pid for name, running in tuple(self._running.items())}
 
     def hold_against(self, name: str, candidate: Manifest | None) -> str:
-        """Compare the runtime phase of an extension with a candidate; None ends the comparison. Thread-safe.
-
-        Return the rules of the candidate as JSON; empty without a candidate.
-        """
+        """Compare the runtime phase with a candidate, or with none; return its rules as JSON. Thread-safe."""
         if candidate is None:
             self._candidates.pop(name, None)
         else:

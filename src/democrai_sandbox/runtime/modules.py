@@ -372,10 +372,7 @@ class IsolatedWorkers:
         return worker
 
     def hold_against(self, module: str, candidate: ModuleManifest | None) -> str:
-        """Compare all workers under a module's declarations with a candidate. Thread-safe.
-
-        Return the rules of the candidate as JSON; empty without a candidate.
-        """
+        """Compare a module's workers with a candidate, or with none; return its rules as JSON. Thread-safe."""
         access = "" if candidate is None else rules_to_json(candidate.access)
         imports = () if candidate is None else candidate.allowed_imports
         for worker in tuple(self._of_modules[module]):

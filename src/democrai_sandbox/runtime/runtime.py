@@ -495,10 +495,7 @@ class Runtime:
         self.shadows.changed()
 
     def _hold_against(self, subject: policy.Subject, candidate: str | None) -> str:
-        """Start a shadow run of a subject with a candidate manifest, in all its processes; None ends it.
-
-        Return the rules of the candidate as JSON; empty without a candidate.
-        """
+        """Compare all processes of a subject with a candidate manifest, or with none; return its rules as JSON."""
         extension = self.registry.find(str(subject))
         if extension is None:
             return ""

@@ -144,11 +144,6 @@ def _raise_step(number: int, name: str, inner: Outcome) -> None:
         raise StepFailed(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def is_value(outcome: Outcome) -> bool:
-    """Return whether the call succeeded."""
-    return bool(outcome[0] == VALUE)
-
-
 LONGEST_RESULT = 100_000
 """Maximum characters of a tool's result that are sent to a model."""
 _ROLES = ("system", "user", "assistant")
@@ -181,7 +176,7 @@ def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]
 
     async def run(given: dict[str, Any]) -> Outcome:
         outcome = await prompt(given)
-        if not is_value(outcome):
+        if outcome[0] != VALUE:
             return outcome
         return (VALUE, await _Conversation(plan, opening(plan, outcome[1], given)).run())
 
@@ -370,7 +365,7 @@ def pipeline_body(
 
     async def run(given: dict[str, Any]) -> Outcome:
         outcome = await begin(given)
-        if not is_value(outcome):
+        if outcome[0] != VALUE:
             return outcome
         value = given if outcome[1] is None else outcome[1]
         task = asyncio.current_task()
@@ -380,7 +375,7 @@ def pipeline_body(
             outcome = await step.run(value)
             if task and task.cancelling() > before:
                 raise asyncio.CancelledError  # the step swallowed the cancellation
-            if not is_value(outcome):
+            if outcome[0] != VALUE:
                 return (STEP, number, step.label, outcome)
             value = outcome[1]
             if step.reports:

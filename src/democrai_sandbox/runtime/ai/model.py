@@ -119,8 +119,7 @@ class KnownModels(Mapping[str, "Model"]):
 class NamedModel:
     """Stands in for a model in an agent, and looks the model up by name for each call.
 
-    An agent stores the name, and the model is looked up for each call: an added, changed or removed model takes effect
-    immediately. An agent whose model is missing fails when it asks; the rest of its module works.
+    So a change takes effect immediately. An agent whose model is missing fails when it asks; its module works.
     """
 
     def __init__(self, name: str, known: Mapping[str, Model]) -> None:

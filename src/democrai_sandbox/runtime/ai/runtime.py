@@ -135,7 +135,6 @@ class IsolatedTools:
     """Creates the replacement for a tool's function, which asks the worker through the host."""
 
     def __init__(self) -> None:
-        """Create the service; it works after ``promises`` is open."""
         self.promises = SdkFutures("the tool", patience=300.0)
 
     def body(self, asset: Asset, worker: WorkerHandle) -> Body:

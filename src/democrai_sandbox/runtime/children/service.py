@@ -141,7 +141,6 @@ class RunningChild:
         given: bytes,
         wanted: Callable[[], bool],
     ) -> None:
-        """Prepare it; nothing is started before ``run``."""
         self.owner = owner
         self.forgotten = False
         """Whether no caller will ask for it any more."""

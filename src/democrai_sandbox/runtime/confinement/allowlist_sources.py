@@ -266,7 +266,6 @@ class AllowlistSources:
         store: RuntimeStore,
         endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]],
     ) -> None:
-        """Create the sources; nothing is followed yet."""
         self._egress = egress
         self._access = access
         self._registry = registry

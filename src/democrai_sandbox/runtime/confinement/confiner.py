@@ -402,7 +402,6 @@ class ConfinedChild:
     """A program that the spawn server has started."""
 
     def __init__(self, confiner: Confiner, prepared: PreparedConfinement, order: LaunchRequest) -> None:
-        """Start it with new pipes."""
         self._confiner = confiner
         self._prepared = prepared
         self._returncode: int | None = None

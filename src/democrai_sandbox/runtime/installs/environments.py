@@ -88,7 +88,6 @@ class EnvironmentFolder:
     """
 
     def __init__(self, data_dir: str, subject: policy.Subject) -> None:
-        """Set the paths; folders are created on the first installation."""
         self.root = Path(data_dir, "installs", f"{subject.kind}s", subject.name)
         self.environments = self.root / "environments"
         self.cache = self.root / "cache"

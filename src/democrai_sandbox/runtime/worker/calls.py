@@ -47,7 +47,6 @@ class WorkerCall:
     """Wakes the generator that waits for credit."""
 
     def __init__(self, message: list[Any]) -> None:
-        """Read the frame, which the host made."""
         _, self.number, self.kind, self.name, self.params, caller, ancestors, self.credit = message
         self.caller: tuple[str, ...] = tuple(caller) if caller else NOBODY
         self.ancestors: tuple[str, ...] = tuple(ancestors) if ancestors else ()

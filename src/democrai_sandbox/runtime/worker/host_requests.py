@@ -49,7 +49,6 @@ class CallerCheck:
     """Reads questions and requests of one worker."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        """Take the specification of the worker's subject."""
         self._spec = spec
 
     def question(self, fields: Any, standing: Iterable[KnownCaller]) -> tuple[AccessQuestion, KnownCaller] | None:
@@ -186,7 +185,6 @@ class HostRequests:
         tell: Callable[[list[Any]], None],
         flights: Mapping[int, PendingCall],
     ) -> None:
-        """Answer this worker's questions for the host, on behalf of its pending calls."""
         self._label = spec.label
         self._services = frozenset(host.services)
         self._check = CallerCheck(spec)

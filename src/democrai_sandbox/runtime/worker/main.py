@@ -120,7 +120,6 @@ class Hands:
     """Threads that run plain functions while the lane is busy, started on demand."""
 
     def __init__(self, runner: CallRunner, line: host_client.WorkerSocket, most: int) -> None:
-        """Set the socket for replies, and the maximum number of threads."""
         self._runner = runner
         self._line = line
         self._most = most
@@ -165,7 +164,6 @@ class Control:
     """Reads the control socket until the host is gone, which ends the process."""
 
     def __init__(self, line: host_client.WorkerSocket, host: host_client.HostClient, calls: WorkerCalls) -> None:
-        """Deliver answers to ``host``, and cancellations to ``calls``."""
         self._line = line
         self._calls = calls
         self.take: Callable[[WorkerCall], None] | None = None

@@ -198,10 +198,7 @@ def command_of(spec: WorkerSpec, lane: int, control: int, memory: int) -> list[s
 
 
 def template_command(packages: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the command of the template process, for the host's environment; ``packages`` are preloaded.
-
-    Without packages it can be forked for workers of every environment.
-    """
+    """Return the command of the template process; without ``packages`` to preload, it serves every environment."""
     return (BASE_INTERPRETER, *_OPTIONS, str(_BOOTSTRAP), str(_PACKAGES), "template", PREFIX, *packages)
 
 
