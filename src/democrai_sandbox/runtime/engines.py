@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter, defaultdict
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -31,12 +31,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.confinement.confinement import Confinement
     from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
-    from democrai_sandbox.runtime.installs.environments import (
-        EnvironmentUse,
-        InstalledEnvironment,
-        InstallReporter,
-        InstallStatus,
-    )
+    from democrai_sandbox.runtime.installs.environments import InstalledEnvironment, InstallReporter, InstallStatus
     from democrai_sandbox.runtime.worker.handle import CallOptions, WorkerHandle
 
 _MOST_STREAMS = 64
@@ -163,7 +158,7 @@ class _RunningInstallation(NamedTuple):
     """A worker, and the installation and configuration it was started with."""
 
     worker: WorkerHandle
-    use: EnvironmentUse
+    use: ExitStack
     environment: str
     configuration: Mapping[str, Any]
 
@@ -340,7 +335,7 @@ class InstalledRuntime:
         try:
             spec = worker_spec(installer.extension, installed, configuration, self._settings)
         except BaseException:
-            use.end()
+            use.close()
             raise
         access, imports = self._candidate(name, configuration)
         spec = spec._replace(
@@ -381,4 +376,4 @@ async def _end(running: _RunningInstallation) -> None:
     try:
         await running.worker.stop()
     finally:
-        running.use.end()
+        running.use.close()

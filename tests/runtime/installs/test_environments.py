@@ -12,8 +12,8 @@ from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.policy import InvalidInputError, Subject
 from democrai_sandbox.runtime.installs.environments import (
     EnvironmentFolder,
-    EnvironmentUse,
     InstalledEnvironment,
+    hold_environment,
     make_plan,
 )
 from tests.runtime.installs.packages import source
@@ -132,10 +132,10 @@ class TestSweep:
         """A worker of this or another process holds a lock on its environment."""
         old = built(place, "old")
         place.finish(old)
-        use = EnvironmentUse(old.folder)
+        use = hold_environment(old.folder)
         place.finish(built(place, "new"))
         assert place.sweep() == []
-        use.end()
+        use.close()
         assert place.sweep() == ["old"]
 
     def test_a_share_ends_with_its_process(self, place):

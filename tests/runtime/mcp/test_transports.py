@@ -90,7 +90,7 @@ def tls_story(world):
     with world.load(HOST)["Host"](world) as host:
         host.register("search", f"https://127.0.0.1:{port}/mcp")
         said["unknown authority"] = asyncio.run(host.tools("search"))
-        host.mcp._tls = known
+        host.mcp.tls = known
         said["known"] = asyncio.run(host.tools("search"))
         host.register("other", f"https://localhost:{port}/mcp")
         said["by name"] = asyncio.run(host.tools("other"))

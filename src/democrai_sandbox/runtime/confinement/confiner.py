@@ -110,27 +110,20 @@ class PreparedConfinement(NamedTuple):
     """Writable folders around code of the host: the kernel allows no new files directly in them."""
 
 
+@dataclass(eq=False, repr=False)
 class Confiner:
     """Prepares confinements and starts processes in them. Thread-safe; call it outside any guard."""
 
-    def __init__(
-        self,
-        spawner: SpawnServer,
-        abi: int,
-        flow: FlowLog,
-        egress: EgressControl | None = None,
-        *,
-        unfiltered: str = "",
-    ) -> None:
-        """Read the paths of this machine once, before any guard. ``abi`` is the Landlock ABI, 0 without Landlock.
+    _spawner: SpawnServer
+    _abi: int
+    """Landlock ABI, 0 without Landlock."""
+    _flow: FlowLog
+    _egress: EgressControl | None = None
+    unfiltered: str = ""
+    """Reason why processes get no system call filter; empty if they do."""
 
-        ``unfiltered`` is the reason why processes get no system call filter; empty if they do.
-        """
-        self._spawner = spawner
-        self._abi = abi
-        self._unfiltered = unfiltered
-        self._flow = flow
-        self._egress = egress
+    def __post_init__(self) -> None:
+        """Read the paths of this machine once, before any guard."""
         self._runtime = runtime_paths()
         self._known = self._ways()
         self._root = geteuid() == 0
@@ -154,7 +147,7 @@ class Confiner:
         """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
         if rights is None:
             return PreparedConfinement(
-                "", Enforcement(None, b"" if self._unfiltered else _host_filter(), (), None, 0, ())
+                "", Enforcement(None, b"" if self.unfiltered else _host_filter(), (), None, 0, ())
             )
         self._make_folders(rights)
         egress = self._egress
@@ -273,7 +266,7 @@ class Confiner:
             packet_filter=packet_filter,
             root=self._root,
             exact=True,
-            unfiltered=self._unfiltered,
+            unfiltered=self.unfiltered,
             shared=self._shared,
         )
 

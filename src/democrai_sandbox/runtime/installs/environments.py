@@ -146,19 +146,11 @@ class EnvironmentFolder:
         return [folder.name for folder in found if folder != kept and _remove_unused(folder)]
 
 
-class EnvironmentUse:
-    """Keeps an environment from being removed while a worker uses it; released at the latest when the process ends."""
-
-    def __init__(self, folder: str) -> None:
-        """Take a shared lock on the environment; raise ``FileNotFoundError`` if it was removed."""
-        self._descriptor: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-    def end(self) -> None:
-        """Release the shared lock."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+def hold_environment(folder: str) -> contextlib.ExitStack:
+    """Keep an environment from being removed until the result is closed; raise ``FileNotFoundError`` if it was."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(flocked(Path(folder), os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_SH))
+    return stack
 
 
 def remove(path: Path) -> bool:

@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 import venv
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,37 +45,32 @@ _PATIENCE = 5.0
 _PAUSE = 0.1
 
 
+@dataclass(eq=False, repr=False)
 class Installer:
     """Installs one extension, and reads its installed state. Belongs to one loop.
 
     An environment is created, filled by pip under the guard of the install phase, verified, and then used.
     """
 
-    def __init__(
-        self,
-        extension: RegisteredExtension,
-        settings: RuntimeSettings,
-        starter: WorkerStarter,
-        *,
-        decider: Decider | None = None,
-        protected: tuple[str, ...] = (),
-        confinement: Confinement | None = None,
-        timeout: float = 1800.0,
-    ) -> None:
-        """Take the extension, whose manifest has to be sound, the starter of its processes, and its protected paths."""
-        extension.require_sound()
-        self.extension = extension
-        self.subject = extension.subject
-        self.place = environments.EnvironmentFolder(settings.data_dir, extension.subject)
-        self.protected = protected or settings.protected
-        self.starter = starter
-        self.decider = decider
-        self.confinement = confinement
-        self._timeout = timeout
-        self._running = False
-        self.progress: InstallStep | None = None
-        """Last step of the current or latest installation."""
-        self._problem = ""
+    extension: RegisteredExtension
+    """Its manifest has to be sound."""
+    _settings: RuntimeSettings
+    starter: WorkerStarter
+    _: KW_ONLY
+    decider: Decider | None = None
+    protected: tuple[str, ...] = ()
+    confinement: Confinement | None = None
+    timeout: float = 1800.0
+    progress: InstallStep | None = field(default=None, init=False)
+    """Last step of the current or latest installation."""
+    _running = False
+    _problem = ""
+
+    def __post_init__(self) -> None:
+        self.extension.require_sound()
+        self.subject = self.extension.subject
+        self.place = environments.EnvironmentFolder(self._settings.data_dir, self.subject)
+        self.protected = self.protected or self._settings.protected
 
     @property
     def declared(self) -> Install:
@@ -142,7 +137,7 @@ class Installer:
         installed = self.place.installed()
         if installed is None or installed.fingerprint != plan.fingerprint or again:
             limits = NO_LIMITS if self.confinement is None else self.confinement.install_limits(self.extension)
-            timeout = min(self._timeout, limits.wall_seconds or self._timeout)
+            timeout = min(self.timeout, limits.wall_seconds or self.timeout)
             installed = await EnvironmentBuilder(self, plan, lock, report, limits, timeout, caller).build()
             self.place.finish(installed)
             await asyncio.to_thread(self.place.sweep)
@@ -217,18 +212,18 @@ class Installations:
             return replace(found, state=InstallState.INSTALLING, problem="")
         return found
 
-    def take(self, name: str) -> tuple[InstalledEnvironment, environments.EnvironmentUse]:
+    def take(self, name: str) -> tuple[InstalledEnvironment, contextlib.ExitStack]:
         """Return the current environment, locked, because another process may replace it at any time."""
         installer = self.of(name)
         for _ in range(_ATTEMPTS):
             installed = installer.require()
             try:
-                use = environments.EnvironmentUse(installed.folder)
+                use = environments.hold_environment(installed.folder)
             except (FileNotFoundError, BlockingIOError):
                 continue
             if installer.place.installed() == installed:
                 return installed, use
-            use.end()
+            use.close()
         raise NotInstalled(f"{installer.subject} is being reinstalled; try again")
 
     async def recover(self) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import logging
 import ssl
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -152,6 +152,7 @@ _LONGEST_CALL = 7300.0
 """Upper limit in seconds: connecting and answering each have the timeout of the registry entry, an hour at most."""
 
 
+@dataclass(eq=False, repr=False)
 class McpRuntime:
     """Lists and calls the tools of registered servers. Each call is a separate conversation, under its own guard.
 
@@ -162,25 +163,16 @@ class McpRuntime:
     conversation uses is loaded before, including ``_cffi_backend``, which no subject may import.
     """
 
-    def __init__(
-        self,
-        registry: RuntimeStore,
-        decider: AccessService,
-        settings: McpSettings | None = None,
-        *,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        """Read servers from the registry, and ask the decider (the access-policy service) about their endpoints.
-
-        ``tls`` is for servers with certificates that the system does not trust.
-        """
-        self._registry = registry
-        self._decider = decider
-        self._settings = settings or McpSettings()
-        self._tls = tls
-        self._under_way: Counter[tuple[str, ...]] = Counter()
-        self.promises = SdkFutures("mcp", patience=_LONGEST_CALL)
-        """Gives extension code bare futures of this runtime's results."""
+    registry: RuntimeStore
+    decider: AccessService
+    """Answers about the endpoints of servers."""
+    settings: McpSettings = field(default_factory=McpSettings)
+    _: KW_ONLY
+    tls: ssl.SSLContext | None = None
+    """For servers with certificates that the system does not trust."""
+    _under_way: Counter[tuple[str, ...]] = field(default_factory=Counter, init=False)
+    promises: SdkFutures = field(default_factory=lambda: SdkFutures("mcp", patience=_LONGEST_CALL), init=False)
+    """Gives extension code bare futures of this runtime's results."""
 
     def prepare(self) -> None:
         """Load the library now, which takes about a second, instead of with the first call."""
@@ -189,7 +181,7 @@ class McpRuntime:
 
     async def servers(self) -> tuple[McpServer, ...]:
         """Return all registered servers, enabled or not."""
-        return await asyncio.to_thread(self._registry.mcp_servers)
+        return await asyncio.to_thread(self.registry.mcp_servers)
 
     async def list_tools(self, name: str, caller: Caller, *, chain: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """Return the tools of a server: ``name``, ``description``, ``input_schema`` and so on, as plain data.
@@ -216,8 +208,8 @@ class McpRuntime:
     async def _talk(self, name: str, tool: str, arguments: str, caller: Caller, chain: tuple[str, ...]) -> Any:
         # On a thread, because the import of the library and the registry block.
         library, server = await asyncio.to_thread(self._found, name)
-        required = self._settings.approval is McpApproval.REQUIRED
-        check_endpoint(self._decider, server, caller, chain, required=required)
+        required = self.settings.approval is McpApproval.REQUIRED
+        check_endpoint(self.decider, server, caller, chain, required=required)
         order = library.ConversationRequest(
             server=server.name,
             transport=str(server.transport),
@@ -225,7 +217,7 @@ class McpRuntime:
             seconds=server.timeout_ms / 1000,
             tool=tool,
             arguments=arguments,
-            limits=self._settings,
+            limits=self.settings,
         )
         with self._place(name, chain):
             # Only text comes back, so no object that was made from the server's data reaches the host.
@@ -235,7 +227,7 @@ class McpRuntime:
     def _place(self, name: str, chain: tuple[str, ...]) -> Iterator[None]:
         """Occupy one of the outermost subject's slots for this server."""
         key = (name, *chain[:1])
-        if chain and self._under_way[key] >= self._settings.calls_at_once:
+        if chain and self._under_way[key] >= self.settings.calls_at_once:
             raise McpBusy(name, f"{chain[0]} has {self._under_way[key]} running calls to this server; try again later")
         self._under_way[key] += 1
         try:
@@ -251,7 +243,7 @@ class McpRuntime:
         library = conversations(name)
         self._certificates()
         try:
-            server = self._registry.mcp_server(name)
+            server = self.registry.mcp_server(name)
         except LookupError:
             fix = f"an administrator adds it with 'democrai-sandbox mcp add {name}', or in the console"
             raise McpUnknown(name, f"no MCP server of this name is registered; {fix}") from None
@@ -268,16 +260,16 @@ class McpRuntime:
             raise
         except (TypeError, ValueError) as error:
             raise InvalidInputError.of(f"not JSON: {error}", pointer="/arguments") from None
-        if len(text) > self._settings.argument_bytes:
-            message = f"expected at most {self._settings.argument_bytes} characters of JSON, got {len(text)}"
+        if len(text) > self.settings.argument_bytes:
+            message = f"expected at most {self.settings.argument_bytes} characters of JSON, got {len(text)}"
             raise InvalidInputError.of(message, pointer="/arguments")
         return text
 
     def _certificates(self) -> ssl.SSLContext:
         """Return the TLS context, created once outside the guard, which cannot open the certificate files."""
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
+        if self.tls is None:
+            self.tls = ssl.create_default_context()
+        return self.tls
 
 
 def text_of(content: list[Any]) -> str:
