@@ -262,10 +262,6 @@ class InstalledRuntime:
         running = self._running.get(name)
         return _NO_CONFIGURATION if running is None else running.configuration
 
-    async def start(self, name: str) -> None:
-        """Start the worker before its first call."""
-        await (await self._worker(name)).start()
-
     @property
     def workers(self) -> Mapping[str, int | None]:
         """Process id of each extension's worker; None for a worker that has ended. Thread-safe."""

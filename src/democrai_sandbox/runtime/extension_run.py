@@ -34,7 +34,7 @@ from .children.launch_request import LaunchRequests
 from .children.path_rights import PathRights
 from .children.service import ChildService, PopenChild
 from .worker.handle import WorkerHandle
-from .worker.process import ConnectionReport, WorkerSpec, WorkerStarter
+from .worker.process import WorkerSpec, WorkerStarter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -506,14 +506,10 @@ class _RunHost:
         """Record the use of a declared access."""
         self.asked.add(ObservedUse(question.resource_type, question.operation, question.target))
 
-    def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
-        """Do nothing, because no candidate is compared."""
+    def _ignore(self, *_: Any, **__: Any) -> None:
+        """Do nothing: no candidate is compared, no packet filter permits connections, and errors have the limit."""
 
-    def observe(self, told: ConnectionReport) -> None:
-        """Do nothing, because no packet filter has to permit the connection."""
-
-    def limit_reached(self, label: str, limit: str) -> None:
-        """Do nothing, because the error has the limit."""
+    saw = observe = limit_reached = _ignore
 
 
 def _allows(rules: policy.CompiledPolicy, question: AccessQuestion) -> bool:

@@ -114,21 +114,20 @@ _SLACK = 5.0
 """Seconds beyond a call's own timeout, whose error is more specific."""
 
 
+@dataclass(eq=False, repr=False)
 class ModuleResumes(Mapping[str, "ResumeHandler"]):
     """Resume actions by name: actions and tasks of the modules, as ``name`` or ``module.name``.
 
-    ``requester`` returns the caller of an action, ``timeout`` is the limit of a call in seconds. Nothing runs
-    before ``open``.
+    Nothing runs before ``open``.
     """
 
-    def __init__(
-        self, modules: ModuleRuntime, tasks: TaskRuntime, *, requester: Callable[[Requester], Caller], timeout: float
-    ) -> None:
-        self._modules = modules
-        self._tasks = tasks
-        self._requester = requester
-        self._timeout = timeout
-        self._loop: asyncio.AbstractEventLoop | None = None
+    _modules: ModuleRuntime
+    _tasks: TaskRuntime
+    _requester: Callable[[Requester], Caller]
+    """Returns the caller of an action."""
+    _timeout: float
+    """Limit of a call in seconds."""
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
         """Run actions from now on, on the running loop."""
@@ -309,7 +308,7 @@ class Runtime:
         )
         self._make_processes(own)
         self._make_runtimes(models, own)
-        self._resumes = ModuleResumes(self.modules, self.tasks, requester=requester, timeout=settings.call_timeout)
+        self._resumes = ModuleResumes(self.modules, self.tasks, requester, settings.call_timeout)
         access.resumes.hold()
         self._open_doors()
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,43 +56,36 @@ class ScheduleEntry:
 _HOUR = timedelta(hours=1)
 
 
+@dataclass(eq=False, repr=False)
 class TaskRuntime:
     """Runs the tasks of modules on the loop that starts it."""
 
-    def __init__(
-        self,
-        store: RuntimeStore,
-        run_surface: SurfaceRunner,
-        *,
-        node: str,
-        settings: TaskSettings | None = None,
-        started: Callable[[str], Awaitable[None]] | None = None,
-    ) -> None:
-        """Take the store and ``node``, the name of this process among those that share the store.
+    _store: RuntimeStore
+    _run_surface: SurfaceRunner
+    _: KW_ONLY
+    node: str
+    """Name of this process among those that share the store."""
+    settings: TaskSettings = field(default_factory=TaskSettings)
+    started: Callable[[str], Awaitable[None]] | None = None
+    """Waits until a module is loaded."""
+    loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    _progress_timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _pruned: datetime | None = field(default=None, init=False)
+    _closing = False
 
-        ``started`` waits until a module is loaded.
-        """
-        self._store = store
-        self._started = started
-        self._run_surface = run_surface
-        self._node = node
-        self._settings = settings or TaskSettings()
+    def __post_init__(self) -> None:
         self._threads = SubjectThreads(1, "runtime-tasks")
         """The thread for the store: operations run one after the other."""
-        self.jobs = Jobs(self._settings)
+        self.jobs = Jobs(self.settings)
         self._schedule: dict[tuple[str, str], ScheduleEntry] = {}
         self._schedule_changed = asyncio.Event()
-        self._declared = DeclaredTasks(self._settings)
+        self._declared = DeclaredTasks(self.settings)
         self._working: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[Any]] = set()
-        self._progress_timer: asyncio.TimerHandle | None = None
-        self._pruned: datetime | None = None
-        self._closing = False
         # The loop exposes its callbacks.
         self._store_progress = hidden(self._store_reports)
         self.note_from_afar = hidden(self.note_progress)
         """``note_progress`` for other threads, which pass it to the loop."""
-        self.loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> tuple[str, ...]:
         """Start; mark tasks that were running here or on a dead node as lost, and return their ids."""
@@ -100,7 +93,7 @@ class TaskRuntime:
         self._closing = False
         self._threads = SubjectThreads(1, "runtime-tasks")  # a stopped one cannot start again
         lost = await self._stored(
-            self._store.mark_lost, silent_since=self._silent_since(), now=utc_now(), node=self._node
+            self._store.mark_lost, silent_since=self._silent_since(), now=utc_now(), node=self.node
         )
         if lost:
             _log.warning("marked tasks of an ended process as lost: %s", ", ".join(lost))
@@ -118,7 +111,7 @@ class TaskRuntime:
             task.cancel()
         for job in self.jobs:
             self._end(job, "the runtime was stopped")
-        patience = self._settings.patience * 2
+        patience = self.settings.patience * 2
         if self._working:
             await asyncio.wait(tuple(self._working), timeout=patience)
         for task in tuple(self._working):
@@ -137,12 +130,12 @@ class TaskRuntime:
     ) -> str:
         """Record a task and run it; return its id. It runs for the caller, and keeps the caller's session."""
         self._check_open()
-        if self._started is not None:
-            await self._started(module)
+        if self.started is not None:
+            await self.started(module)
         job = self._declared.job(module, name, params, caller, timeout=timeout)
         self.jobs.reserve(module)
         try:
-            await self._stored(self._store.add_task, job.record(self._node), now=utc_now())
+            await self._stored(self._store.add_task, job.record(self.node), now=utc_now())
         finally:
             self.jobs.release(module)
         self._enqueue(job)
@@ -152,8 +145,8 @@ class TaskRuntime:
         """Run a failed, canceled or lost task again, for the caller."""
         self._check_open()
         task = await self.status(task_id)
-        if self._started is not None:
-            await self._started(task.module)
+        if self.started is not None:
+            await self.started(task.module)
         job = self._declared.job(task.module, task.name, task.params, caller, task_id=task_id)
         if not await self._stored(self._store.retry_task, task_id, **self._here()):
             raise InvalidInputError.of(
@@ -187,7 +180,7 @@ class TaskRuntime:
         job.progress, job.is_unreported = progress, True
         if self._progress_timer is None and self.loop is not None:
             self._progress_timer = self.loop.call_later(
-                self._settings.progress_every, self._store_progress, context=Context()
+                self.settings.progress_every, self._store_progress, context=Context()
             )
 
     def declare(self, module: str, name: str, *, every: float | None = None, timeout: float | None = None) -> None:
@@ -260,7 +253,7 @@ class TaskRuntime:
             self._spawn(self._record(job, cancelled(reason)), self._working)
         elif job.inner is not None and job.given_up is not None and self.loop is not None:
             job.inner.cancel()
-            self.loop.call_later(self._settings.patience, job.given_up.set, context=Context())
+            self.loop.call_later(self.settings.patience, job.given_up.set, context=Context())
 
     def _stay(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run background work and restart it when canceled: guarded code can cancel every task of the loop."""
@@ -277,7 +270,7 @@ class TaskRuntime:
     async def _keep_alive(self) -> None:
         """Store the heartbeat of this node, handle cancellation requests, and mark tasks of dead nodes as lost."""
         while True:
-            await asyncio.sleep(self._settings.heartbeat)
+            await asyncio.sleep(self.settings.heartbeat)
             try:
                 canceled = await self._stored(self._store.beat, **self._here()) if len(self.jobs) else ()
                 for job in filter(None, map(self.jobs.get, canceled)):
@@ -286,7 +279,7 @@ class TaskRuntime:
                 now = utc_now()
                 if self._pruned is None or now - self._pruned >= _HOUR:
                     self._pruned = now
-                    await self._stored(self._store.prune_tasks, before=now - self._settings.keep)
+                    await self._stored(self._store.prune_tasks, before=now - self.settings.keep)
             except StoreUnavailable as error:
                 _log.warning("the heartbeat of this node could not be stored: %s", error.__cause__ or error)
             except Exception:  # noqa: BLE001 - the heartbeat must continue
@@ -336,7 +329,7 @@ class TaskRuntime:
         if not self.jobs.has_room(entry.module):
             return now + timedelta(seconds=1)
         job = self._declared.job(entry.module, entry.name, {}, Caller(), scheduled=True)
-        got, following = await self._stored(self._store.claim_run, job.record(self._node), due, now=now)
+        got, following = await self._stored(self._store.claim_run, job.record(self.node), due, now=now)
         if got:
             self._enqueue(job)
         return following
@@ -358,10 +351,10 @@ class TaskRuntime:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _here(self) -> dict[str, Any]:
-        return {"node": self._node, "now": utc_now()}
+        return {"node": self.node, "now": utc_now()}
 
     def _silent_since(self) -> datetime:
-        return utc_now() - timedelta(seconds=self._settings.silent_after)
+        return utc_now() - timedelta(seconds=self.settings.silent_after)
 
     def _check_open(self) -> None:
         if self.loop is None or self._closing:

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from os import O_CLOEXEC, O_NONBLOCK, close, pipe2, read, set_blocking, write
 from pathlib import Path
 from select import POLLIN, POLLOUT, poll
@@ -131,27 +132,23 @@ class ChildOutput:
         return bytes(self._kept)
 
 
+@dataclass(eq=False, repr=False)
 class Supervision:
-    """Runs a child. ``run`` is the thread; ``stop`` and ``nudge`` are thread-safe."""
+    """Runs a child, with everything it starts, on the thread that calls ``run``. All else is thread-safe."""
 
-    def __init__(
-        self,
-        order: LaunchRequest,
-        limits: ChildLimits,
-        launcher: ChildLauncher,
-        *,
-        given: bytes,
-        stream: ChildOutput | None,
-        wanted: Wanted,
-    ) -> None:
-        """Prepare it; nothing is started before ``run``. ``wanted`` returns whether a caller still waits."""
-        self._order = order
-        self._limits = limits
-        self._launcher = launcher
-        self._given = memoryview(given)
-        self._wanted = wanted
-        self._outputs = (stream or ChildOutput(limits.stdout), ChildOutput(limits.stderr))
-        self._stopped = False
+    _order: LaunchRequest
+    _limits: ChildLimits
+    _launcher: ChildLauncher
+    _: KW_ONLY
+    given: bytes
+    """Standard input of the child."""
+    stream: ChildOutput | None
+    wanted: Wanted
+    """Returns whether a caller still waits."""
+    _stopped = False
+
+    def __post_init__(self) -> None:
+        self._outputs = (self.stream or ChildOutput(self._limits.stdout), ChildOutput(self._limits.stderr))
         self._waking = threading.Lock()
         self._woken, self._wake = pipe2(O_CLOEXEC | O_NONBLOCK)
 
@@ -173,7 +170,7 @@ class Supervision:
         except (OSError, ValueError, KernelLayerError) as error:
             self._close_wake()
             return FinishedChild(failure=str(getattr(error, "strerror", None) or error))
-        pump = _Pump(child, self._given, self._outputs, self._woken)
+        pump = _Pump(child, memoryview(self.given), self._outputs, self._woken)
         returncode = None
         try:
             timed_out = self._watch(pump)
@@ -192,7 +189,7 @@ class Supervision:
     def _watch(self, pump: _Pump) -> bool:
         """Wait for the end of the program; return whether its timeout expired first."""
         deadline = monotonic() + self._limits.timeout
-        while not pump.ended and not self._stopped and self._wanted():
+        while not pump.ended and not self._stopped and self.wanted():
             left = deadline - monotonic()
             if left <= 0:
                 return True
@@ -224,7 +221,7 @@ class Supervision:
         patience = monotonic() + self._limits.timeout
         while pump.open:
             now = monotonic()
-            if pump.is_waiting and not self._stopped and now < patience and self._wanted():
+            if pump.is_waiting and not self._stopped and now < patience and self.wanted():
                 deadline = now + _DRAIN
             elif now >= deadline:
                 return False

@@ -93,11 +93,6 @@ class Confinement:
             self._following = AllowlistSources(self._egress, self._access, self._registry, store, endpoints)
             self._following.begin()
 
-    def changed(self) -> None:
-        """Read all sources again after a change of decisions, registry or configuration. Thread-safe."""
-        if self._following is not None:
-            self._following.changed()
-
     def observer(self, given: EndpointObserver | None) -> EndpointObserver | None:
         """Return the observer of the guard's connections: the allowlist, followed by the host's observer."""
         self._observer = given
