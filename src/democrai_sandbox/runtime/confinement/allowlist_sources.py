@@ -9,6 +9,7 @@ import ipaddress
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -255,36 +256,32 @@ def _texts(value: Any) -> Iterator[str]:
 _MANIFESTS = (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR)
 
 
+@dataclass(eq=False, repr=False)
 class AllowlistSources:
     """Sources of one allowlist. Decisions send notifications; the registry and stored configurations are polled."""
 
-    def __init__(
-        self,
-        egress: EgressControl,
-        access: Access,
-        registry: Registry,
-        store: RuntimeStore,
-        endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]],
-    ) -> None:
-        self._egress = egress
-        self._access = access
-        self._registry = registry
-        self._store = store
-        self.installs = InstallSource()
-        approvals = Approvals(access.node)
+    _egress: EgressControl
+    _access: Access
+    _registry: Registry
+    _store: RuntimeStore
+    _endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]
+    installs: InstallSource = field(default_factory=InstallSource, init=False)
+    _seen: object = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        approvals, stored = Approvals(self._access.node), self._store.settings
         self.sources: tuple[EndpointSource, ...] = (
-            config_source(_own_endpoints(access)),
-            config_source(endpoints),
+            config_source(_own_endpoints(self._access)),
+            config_source(self._endpoints),
             *(
-                EndpointSource(f"{kind.value} manifests", partial(_manifest_entries, kind, registry, store.settings))
+                EndpointSource(f"{kind.value} manifests", partial(_manifest_entries, kind, self._registry, stored))
                 for kind in _MANIFESTS
             ),
-            EndpointSource("mcp registry", partial(_mcp_entries, store)),
+            EndpointSource("mcp registry", partial(_mcp_entries, self._store)),
             *(EndpointSource(name, partial(_approval_entries, approvals, name)) for name in (PERMANENT, SESSION)),
             EndpointSource("installations", self.installs.endpoints),
         )
-        self.permitted = PermittedSource(registry, self.sources)
-        self._seen: object = None
+        self.permitted = PermittedSource(self._registry, self.sources)
 
     def begin(self) -> None:
         """Give the allowlist its sources, and follow them."""

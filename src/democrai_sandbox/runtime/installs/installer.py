@@ -184,17 +184,15 @@ class Installer:
 _ATTEMPTS = 3
 
 
+@dataclass(eq=False, repr=False)
 class Installations:
     """One installer per extension, and one installation of it at a time."""
 
-    def __init__(
-        self, kind: ManifestKind, registry: Registry, make: Callable[[RegisteredExtension], Installer]
-    ) -> None:
-        self._kind = kind
-        self._registry = registry
-        self._make = make
-        self._installers: dict[str, Installer] = {}
-        self._going_on: dict[str, asyncio.Task[InstalledEnvironment]] = {}
+    _kind: ManifestKind
+    _registry: Registry
+    _make: Callable[[RegisteredExtension], Installer]
+    _installers: dict[str, Installer] = field(default_factory=dict)
+    _going_on: dict[str, asyncio.Task[InstalledEnvironment]] = field(default_factory=dict)
 
     def of(self, name: str) -> Installer:
         """Return the installer of a sound extension; raise the error of an unknown or broken one."""
