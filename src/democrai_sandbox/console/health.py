@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Request, Response
@@ -185,39 +185,21 @@ class Metrics:
 
     def _own(self) -> Iterator[Metric]:
         sandbox, node = self._sandbox, self._sandbox.access.node.status
-        build = InfoMetricFamily("democrai_build", "Version of this node.")
-        build.add_metric((), {"version": __version__, "python": platform.python_version(), "node": node.node})
-        yield build
-        yield _labelled(
-            CounterMetricFamily(
-                "democrai_checks", "Access checks by the layer that decided.", labels=("layer", "result")
-            ),
-            checks(sandbox),
-        )
+        build = {"version": __version__, "python": platform.python_version(), "node": node.node}
+        yield InfoMetricFamily("democrai_build", "Version of this node.", value=build)
+        checked = checks(sandbox)
+        yield _counter("democrai_checks", "Access checks by the layer that decided.", ("layer", "result"), checked)
         yield _gauge(
             "democrai_refresh_lag_seconds", "Seconds since decisions were last read.", node.seconds_since_refresh
         )
         yield _gauge("democrai_events_connected", "1 while events of other nodes arrive.", int(node.bus_connected))
-        failures = CounterMetricFamily("democrai_helper_failures", "Failed updates of the allowlist.")
-        failures.add_metric((), 0 if sandbox.kernel.egress is None else sandbox.kernel.egress.failures)
-        yield failures
+        failures = 0 if sandbox.kernel.egress is None else sandbox.kernel.egress.failures
+        yield CounterMetricFamily("democrai_helper_failures", "Failed updates of the allowlist.", value=failures)
         yield from _processes(sandbox)
-        yield _by_subject(
-            "democrai_limits_reached",
-            "Calls that failed because of a limit.",
-            "limit",
-            sandbox.runtime.limits_reached,
-        )
-        yield _by_subject(
-            "democrai_worker_events",
-            "Starts and ends of worker processes.",
-            "event",
-            sandbox.runtime.worker_events,
-        )
-        yield _labelled(
-            GaugeMetricFamily("democrai_extensions", "Extensions by state.", labels=("kind", "state")),
-            _extensions(sandbox),
-        )
+        limits, events = sandbox.runtime.limits_reached, sandbox.runtime.worker_events
+        yield _counter("democrai_limits_reached", "Calls that failed because of a limit.", ("subject", "limit"), limits)
+        yield _counter("democrai_worker_events", "Starts and ends of worker processes.", ("subject", "event"), events)
+        yield _gauges("democrai_extensions", "Extensions by state.", ("kind", "state"), _extensions(sandbox))
 
     def _stored(self) -> Iterator[Metric]:
         store = self._sandbox.access.store
@@ -226,11 +208,8 @@ class Metrics:
         since = store.oldest_pending()
         age = 0.0 if since is None else max(0.0, (utc_now() - since).total_seconds())
         yield _gauge("democrai_pending_oldest_seconds", "Age of the oldest pending request; 0 without one.", age)
-        kept = self._sandbox.runtime.store.task_counts()
-        yield _labelled(
-            GaugeMetricFamily("democrai_tasks", "Stored tasks by state.", labels=("state",)),
-            {(state.value,): number for state, number in kept.items()},
-        )
+        kept = {(state.value,): number for state, number in self._sandbox.runtime.store.task_counts().items()}
+        yield _gauges("democrai_tasks", "Stored tasks by state.", ("state",), kept)
 
     def _count_waits(self) -> None:
         """Count the decisions since the last call; after an outage of the store, the missed ones are counted."""
@@ -261,19 +240,10 @@ def _processes(sandbox: Sandbox) -> Iterator[Metric]:
     """Yield the state of the kernel layer's processes, from the last check of the supervisor."""
     supervisor = sandbox.kernel.supervisor
     parts = {} if supervisor is None else supervisor.parts()
-    yield _labelled(
-        GaugeMetricFamily("democrai_process_up", "1 while a process of the kernel layer answers.", labels=("process",)),
-        {(name,): int(part.up) for name, part in parts.items()},
-    )
-    yield _labelled(
-        CounterMetricFamily("democrai_process_restarts", "Restarts of the process.", labels=("process",)),
-        {(name,): part.restarts for name, part in parts.items()},
-    )
-
-
-def _by_subject(name: str, text: str, label: str, numbers: Mapping[tuple[str, str], int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=("subject", label))
-    return _labelled(family, {tuple(key): number for key, number in numbers.items()})
+    up = {(name,): int(part.up) for name, part in parts.items()}
+    yield _gauges("democrai_process_up", "1 while a process of the kernel layer answers.", ("process",), up)
+    restarts = {(name,): part.restarts for name, part in parts.items()}
+    yield _counter("democrai_process_restarts", "Restarts of the process.", ("process",), restarts)
 
 
 def _extensions(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
@@ -289,7 +259,15 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _labelled(family: CounterMetricFamily | GaugeMetricFamily, numbers: dict[tuple[str, ...], int]) -> Metric:
-    for labels, number in numbers.items():
-        family.add_metric(labels, number)
+def _gauges(name: str, text: str, labels: tuple[str, ...], numbers: Mapping[Any, int]) -> Metric:
+    return _labelled(GaugeMetricFamily(name, text, labels=labels), numbers)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], numbers: Mapping[Any, int]) -> Metric:
+    return _labelled(CounterMetricFamily(name, text, labels=labels), numbers)
+
+
+def _labelled(family: CounterMetricFamily | GaugeMetricFamily, numbers: Mapping[Any, int]) -> Metric:
+    for values, number in dict(numbers).items():  # a copy, because other threads count on
+        family.add_metric(values, number)
     return family
