@@ -64,14 +64,11 @@ def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
     """Show every layer of a node."""
     node = connection.node(options)
     found = node.get("/status")
-    if output.data("status.show/1", found):
-        return Exit.OK if found["ok"] else Exit.FAILED
-    head = (
-        f"node {found['node']} at {node.url}, version {found['version']}, process {found['pid']}, {when(found['at'])}"
-    )
-    output.line(visible(head))
-    show_layers(output, found["lines"])
-    _conclude(output, found["lines"], "everything that the configuration enables works")
+    if not output.data("status.show/1", found):
+        head = f"node {found['node']} at {node.url}, version {found['version']}, process {found['pid']}"
+        output.line(visible(f"{head}, {when(found['at'])}"))
+        show_layers(output, found["lines"])
+        _conclude(output, found["lines"], "everything that the configuration enables works")
     return Exit.OK if found["ok"] else Exit.FAILED
 
 
@@ -83,17 +80,16 @@ def run_doctor(options: argparse.Namespace, output: CommandOutput) -> int:
     report = examine(settings, egress=options.egress, tell=lambda what: output.progress(f"checking {what}"))
     output.progress("")
     found = {name: value for name, value in report.as_dict().items() if name not in {"node", "pid"}}
-    if output.data("doctor.show/1", found):
-        return Exit.OK if report.is_well else Exit.FAILED
-    lines = [line.as_dict() for line in report.lines]
-    show_layers(output, lines)
-    if options.attempts:
-        output.line("tried", Mood.STRONG)
-        for attempt in report.attempts:
+    if not output.data("doctor.show/1", found):
+        lines = [line.as_dict() for line in report.lines]
+        show_layers(output, lines)
+        if options.attempts:
+            output.line("tried", Mood.STRONG)
+        for attempt in report.attempts if options.attempts else ():
             mark = "stopped" if attempt.ok else "HOLE"
             text = f"  {mark:<11}  {attempt.where}: {attempt.act}: {attempt.outcome}"
             output.line(visible(text), None if attempt.ok else Mood.BAD)
-    _conclude(output, lines, "everything that the configuration enables works here")
+        _conclude(output, lines, "everything that the configuration enables works here")
     return Exit.OK if report.is_well else Exit.FAILED
 
 
@@ -121,10 +117,8 @@ def show_entry(output: CommandOutput, entry: ErrorEntry) -> None:
 def show_line(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, Any], unasked: str) -> None:
     """Show the help for an error line, and the answer of the node."""
     entry = reading.entry
-    told = {
-        **{name: getattr(reading, name) for name in ("subject", "operation", "target", "request_id")},
-        "chain": list(reading.chain),
-    }
+    told = {name: getattr(reading, name) for name in ("subject", "operation", "target", "request_id")}
+    told["chain"] = list(reading.chain)
     asked = {"node": answer or None, "not_asked": unasked}
     if output.data("explain.line/1", {**_entry(entry), "told": {**told, "detail": reading.detail}, **asked}):
         return
@@ -132,22 +126,11 @@ def show_line(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, An
         output.line(f"{entry.code}: {entry.title}", Mood.STRONG)
     else:
         output.line(f"{entry.title}: not an error of democrai-sandbox, but the kernel layer can cause it", Mood.STRONG)
-    _facts(output, {"layer": str(entry.layer), **told, "chain": " -> ".join(reading.chain)})
-    if reading.detail:
-        _facts(output, {"detail": reading.detail})
+    _facts(output, {"layer": str(entry.layer), **told, "chain": " -> ".join(reading.chain), "detail": reading.detail})
     _texts(output, entry)
     if reading.word is not None:
         _paragraph(output, f"{reading.word.word}: {_plain(reading.word.meaning)}; {_plain(reading.word.fix)}", 0)
     _now(output, reading, answer, unasked)
-
-
-def show_access(output: CommandOutput, found: Mapping[str, Any], unasked: str) -> None:
-    """Show the explanation of an access."""
-    if output.data("explain.access/1", {**found, "not_asked": unasked}):
-        return
-    _explanation(output, found)
-    if unasked:
-        output.say(f"no node was asked ({visible(unasked)})")
 
 
 def _now(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, Any], unasked: str) -> None:
@@ -330,7 +313,10 @@ def _access(options: argparse.Namespace, output: CommandOutput) -> int:
     else:
         node = connection.node(options)
         found, unasked = {**node.post("/explain", question), "url": node.url}, ""
-    show_access(output, found, unasked)
+    if not output.data("explain.access/1", {**found, "not_asked": unasked}):
+        _explanation(output, found)
+        if unasked:
+            output.say(f"no node was asked ({visible(unasked)})")
     return Exit.FAILED if found["verdict"] == "refused" else Exit.OK
 
 
@@ -365,13 +351,5 @@ def _told(found: Explanation) -> dict[str, Any]:
         {"layer": one.layer, "answer": one.answer.value, "text": one.text, "decides": one.decides}
         for one in found.layers
     ]
-    return {
-        "verdict": found.verdict.value,
-        "words": found.words,
-        "layers": layers,
-        "hint": found.hint,
-        "file": found.file,
-        "kernel": "",
-        "chain": [],
-        "advice": found.hint.splitlines(),
-    }
+    told = {"verdict": found.verdict.value, "words": found.words, "layers": layers, "hint": found.hint}
+    return {**told, "file": found.file, "kernel": "", "chain": [], "advice": found.hint.splitlines()}

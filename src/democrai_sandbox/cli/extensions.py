@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.cli.arguments.choices import MANIFEST_KINDS
 from democrai_sandbox.cli.arguments.options import written_value
@@ -108,7 +109,8 @@ def _filled(secret: str, what: str, fix: str) -> str:
 def _show_extensions(output: CommandOutput, verb: str, subject: str, found: Mapping[str, Any]) -> None:
     if output.data(f"extensions.{verb}/1", {"subject": subject, **found}):
         return
-    rows = [(name, _shown_settings(value)) for name, value in sorted(found["settings"].items())]
+    settings = sorted(found["settings"].items())
+    rows = [(name, text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)) for name, text in settings]
     output.table(("NAME", "VALUE"), rows, empty=f"no settings for {visible(subject)}")
     if found["source"] == "configuration":
         output.say("set in the configuration; change them there")
@@ -119,23 +121,6 @@ def _extension_path(subject: str) -> str:
     return f"/extensions{below(kind, name)}"
 
 
-def _shown_settings(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-class _Kind(NamedTuple):
-    """Kind of object that a node keeps under names."""
-
-    noun: str
-    path: str
-    removed: str
-    """Schema of the data about a removed one."""
-
-
-_SERVER = _Kind("MCP server", "/mcp-servers", "mcp.remove/1")
-_MODEL = _Kind("model", "/models", "models.remove/1")
-
-
 def _confirmed_node(options: argparse.Namespace, question: str) -> NodeClient:
     """Return the node after a confirmation."""
     node = connection.node(options)
@@ -143,14 +128,20 @@ def _confirmed_node(options: argparse.Namespace, question: str) -> NodeClient:
     return node
 
 
-def _remove(kind: _Kind, options: argparse.Namespace, output: CommandOutput) -> int:
-    node = _confirmed_node(options, f"remove {kind.noun} {visible(options.name)}?")
-    return _report(kind, output, kind.removed, node.delete(f"{kind.path}{below(options.name)}"), "is removed")
+def _remove(command: str, path: str, options: argparse.Namespace, output: CommandOutput) -> int:
+    """Remove a server or a model."""
+    node = _confirmed_node(options, f"remove {_NOUNS[command]} {visible(options.name)}?")
+    return _report(output, f"{command}.remove/1", node.delete(f"{path}{below(options.name)}"), "is removed")
 
 
-def _report(kind: _Kind, output: CommandOutput, schema: str, item: Mapping[str, Any], what: str) -> int:
+_NOUNS = {"mcp": "MCP server", "models": "model"}
+run_remove_server = partial(_remove, "mcp", "/mcp-servers")
+run_remove_model = partial(_remove, "models", "/models")
+
+
+def _report(output: CommandOutput, schema: str, item: Mapping[str, Any], what: str) -> int:
     if not output.data(schema, item):
-        output.say(f"{kind.noun} {visible(item['name'])} {what}")
+        output.say(f"{_NOUNS[schema.partition('.')[0]]} {visible(item['name'])} {what}")
     return Exit.OK
 
 
@@ -165,21 +156,19 @@ _SERVER_HEADS = ("NAME", "STATE", "TRANSPORT", "TIMEOUT", "ENDPOINT", "SET IN")
 def run_list_servers(options: argparse.Namespace, output: CommandOutput) -> int:
     """List servers."""
     found = connection.node(options).get("/mcp-servers")
-    if output.data("mcp.list/1", found):
-        return Exit.OK
-    empty = "no MCP server is registered; democrai-sandbox mcp add registers one"
-    output.table(_SERVER_HEADS, [_server_row(one) for one in found["items"]], {"enabled": Mood.OK}, empty=empty)
-    if found["approval"] == "required":
-        output.say("each endpoint also needs an approval (extensions.mcp.approval is required)")
+    if not output.data("mcp.list/1", found):
+        empty = "no MCP server is registered; democrai-sandbox mcp add registers one"
+        output.table(_SERVER_HEADS, [_server_row(one) for one in found["items"]], {"enabled": Mood.OK}, empty=empty)
+        if found["approval"] == "required":
+            output.say("each endpoint also needs an approval (extensions.mcp.approval is required)")
     return Exit.OK
 
 
 def run_add_server(options: argparse.Namespace, output: CommandOutput) -> int:
     """Register a server."""
-    question = f"register MCP server {visible(options.name)} at {visible(options.endpoint)}?"
-    node = _confirmed_node(options, question)
+    node = _confirmed_node(options, f"register MCP server {visible(options.name)} at {visible(options.endpoint)}?")
     order = {"name": options.name, **_server_facts(options), "enabled": not options.disabled}
-    return _report(_SERVER, output, "mcp.add/1", node.post("/mcp-servers", order), "is registered")
+    return _report(output, "mcp.add/1", node.post("/mcp-servers", order), "is registered")
 
 
 def run_change_server(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -192,12 +181,7 @@ def run_change_server(options: argparse.Namespace, output: CommandOutput) -> int
     words = ", ".join(f"{name} {value}" for name, value in changes.items())
     node = _confirmed_node(options, f"change MCP server {visible(options.name)}: {visible(words)}?")
     changed = node.patch(f"/mcp-servers{below(options.name)}", changes)
-    return _report(_SERVER, output, "mcp.change/1", changed, "is changed")
-
-
-def run_remove_server(options: argparse.Namespace, output: CommandOutput) -> int:
-    """Remove a server."""
-    return _remove(_SERVER, options, output)
+    return _report(output, "mcp.change/1", changed, "is changed")
 
 
 def _server_facts(options: argparse.Namespace) -> dict[str, Any]:
@@ -231,7 +215,7 @@ def run_add_model(options: argparse.Namespace, output: CommandOutput) -> int:
     """Add a model."""
     node = _confirmed_node(options, f"add model {visible(options.name)} at {visible(options.endpoint)}?")
     order = {"name": options.name, **_model_facts(options), **_model_key(options)}
-    return _report(_MODEL, output, "models.add/1", node.post("/models", order), "is added")
+    return _report(output, "models.add/1", node.post("/models", order), "is added")
 
 
 def run_change_model(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -242,12 +226,7 @@ def run_change_model(options: argparse.Namespace, output: CommandOutput) -> int:
         raise CommandMisused("no change was given", fix="add --endpoint, --model, --ask-key or another option")
     node = _confirmed_node(options, f"change model {visible(options.name)}: {', '.join(names)}?")
     changed = node.patch(f"/models{below(options.name)}", {**changes, **_model_key(options)})
-    return _report(_MODEL, output, "models.change/1", changed, "is changed")
-
-
-def run_remove_model(options: argparse.Namespace, output: CommandOutput) -> int:
-    """Remove a model."""
-    return _remove(_MODEL, options, output)
+    return _report(output, "models.change/1", changed, "is changed")
 
 
 def _model_facts(options: argparse.Namespace) -> dict[str, Any]:
@@ -515,15 +494,9 @@ def run_stop(options: argparse.Namespace, output: CommandOutput) -> int:
 
 
 def _row(run: Mapping[str, Any]) -> tuple[object, ...]:
+    state = "running" if run["is_running"] else "ended"
     counts = (run["would_be_denied"], run["would_be_allowed"])
-    return (
-        run["id"],
-        "running" if run["is_running"] else "ended",
-        run["subject"],
-        *counts,
-        ago(run["started_at"]),
-        run["started_by"],
-    )
+    return (run["id"], state, run["subject"], *counts, ago(run["started_at"]), run["started_by"])
 
 
 def _show(output: CommandOutput, run: Mapping[str, Any]) -> None:
@@ -533,10 +506,8 @@ def _show(output: CommandOutput, run: Mapping[str, Any]) -> None:
     _findings(output, "would be denied", run["would_be_denied"], run["other_denied"], Mood.BAD)
     _findings(output, "would be allowed", run["would_be_allowed"], run["other_allowed"], Mood.WARNING)
     output.line()
-    output.line(
-        "differences of the manifests:" if run["changes"] or run["problem"] else "differences of the manifests: none",
-        Mood.STRONG,
-    )
+    none = "" if run["changes"] or run["problem"] else " none"
+    output.line(f"differences of the manifests:{none}", Mood.STRONG)
     if run["problem"]:
         output.line(f"  {visible(run['problem'])}")
     for change in run["changes"]:

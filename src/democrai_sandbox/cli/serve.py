@@ -11,6 +11,7 @@ import sys
 from asyncio import CancelledError
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -350,18 +351,16 @@ def run_apply(options: argparse.Namespace, output: CommandOutput) -> int:
 # ---- what is installed -----------------------------------------------------------------------------------------------
 
 
-def run_sudoers(options: argparse.Namespace, output: CommandOutput) -> int:
-    """Print the rule for sudo."""
-    from democrai_sandbox.kernel.helper.install_files import sudoers_file  # noqa: PLC0415 - takes its time
+def _print_rule(verb: str, options: argparse.Namespace, output: CommandOutput) -> int:
+    """Print the rule for sudo or pkexec."""
+    from democrai_sandbox.kernel.helper.install_files import polkit_file, sudoers_file  # noqa: PLC0415 - takes its time
 
-    return _printed(output, "helper.sudoers/1", lambda: sudoers_file(_user(options.user)))
+    make = {"sudoers": sudoers_file, "polkit": polkit_file}[verb]
+    return _printed(output, f"helper.{verb}/1", lambda: make(_user(options.user)))
 
 
-def run_polkit(options: argparse.Namespace, output: CommandOutput) -> int:
-    """Print the rule for pkexec."""
-    from democrai_sandbox.kernel.helper.install_files import polkit_file  # noqa: PLC0415 - takes its time
-
-    return _printed(output, "helper.polkit/1", lambda: polkit_file(_user(options.user)))
+run_sudoers = partial(_print_rule, "sudoers")
+run_polkit = partial(_print_rule, "polkit")
 
 
 def run_systemd(options: argparse.Namespace, output: CommandOutput) -> int:

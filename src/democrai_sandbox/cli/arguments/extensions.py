@@ -25,11 +25,7 @@ _SUBJECT = argument("subject", "KIND:NAME", "such as engine:whisper", type=a_sub
 
 extensions_arguments = verbs(
     verb(
-        "list",
-        "list all extensions",
-        "List modules, engines and extractors, with their state.",
-        "extensions:run_list",
-        *NODE,
+        "list", "list all extensions", "List modules, engines and extractors, with their state.", "extensions:run_list"
     ),
     verb(
         "install",
@@ -39,7 +35,6 @@ extensions_arguments = verbs(
         _SUBJECT,
         flag("--again", "rebuild the environment even if it is ready"),
         flag("--no-wait", "start and return; extensions list shows the result"),
-        *NODE,
     ),
     verb(
         "settings",
@@ -47,7 +42,6 @@ extensions_arguments = verbs(
         "Show the settings of an engine or extractor. Values that look secret are hidden.",
         "extensions:run_settings",
         _SUBJECT,
-        *NODE,
     ),
     verb(
         "set",
@@ -59,8 +53,8 @@ extensions_arguments = verbs(
         argument("--secret", "NAME", "ask for the value, or read it from standard input", type=a_text),
         repeated("--unset", "NAME", "remove this setting; may be repeated", type=a_text),
         YES,
-        *NODE,
     ),
+    shared=NODE,
 )
 
 _SERVER = argument("name", "NAME", "name of the server in calls of modules", type=a_text)
@@ -75,7 +69,6 @@ mcp_arguments = verbs(
         "list all servers",
         "List registered MCP servers, and whether their endpoints also need an approval.",
         "extensions:run_list_servers",
-        *NODE,
     ),
     verb(
         "add",
@@ -87,7 +80,6 @@ mcp_arguments = verbs(
         *_SERVER_FACTS,
         flag("--disabled", "register it without enabling it"),
         YES,
-        *NODE,
     ),
     verb(
         "change",
@@ -99,7 +91,6 @@ mcp_arguments = verbs(
         *_SERVER_FACTS,
         either(flag("--enable", "let modules use it"), flag("--disable", "do not let modules use it")),
         YES,
-        *NODE,
     ),
     verb(
         "remove",
@@ -108,8 +99,8 @@ mcp_arguments = verbs(
         "extensions:run_remove_server",
         _SERVER,
         YES,
-        *NODE,
     ),
+    shared=NODE,
 )
 
 _MODEL = argument("name", "NAME", "name of the model in declarations of agents", type=a_text)
@@ -124,7 +115,6 @@ _MODEL_OPTIONS = (
         type=a_setting,
     ),
     YES,
-    *NODE,
 )
 
 models_arguments = verbs(
@@ -134,7 +124,6 @@ models_arguments = verbs(
         "List models and the agents that use them. The exit status is 1 if an agent uses a missing model. Keys are "
         "never shown.",
         "extensions:run_list_models",
-        *NODE,
     ),
     verb(
         "add",
@@ -167,8 +156,8 @@ models_arguments = verbs(
         "extensions:run_remove_model",
         _MODEL,
         YES,
-        *NODE,
     ),
+    shared=NODE,
 )
 
 _KIND = argument(

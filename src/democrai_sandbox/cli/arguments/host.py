@@ -60,15 +60,14 @@ config_arguments = verbs(
         "serve:run_show",
         flag("--origin", "show the origin of each value: file and line, or variable"),
         flag("--given", "omit default values"),
-        *LOCAL,
     ),
     verb(
         "check",
         "list every problem",
         "Check the configuration as serve does, and list every problem. Changes nothing.",
         "serve:run_check",
-        *LOCAL,
     ),
+    shared=LOCAL,
 )
 
 db_arguments = verbs(
@@ -79,7 +78,6 @@ db_arguments = verbs(
         "db:run_upgrade",
         flag("--dry-run", "show the current and the new schema, and change nothing"),
         YES,
-        *DATABASE,
     ),
     verb(
         "check",
@@ -87,7 +85,6 @@ db_arguments = verbs(
         "Check that the database answers and that this version supports its schema.",
         "db:run_check",
         flag("--audit", "also verify the hash chain of the audit log, which reads all records"),
-        *DATABASE,
     ),
     verb(
         "backup",
@@ -95,7 +92,6 @@ db_arguments = verbs(
         "Copy a SQLite database to a file while nodes run. The copy does not contain the keys.",
         "db:run_backup",
         argument("file", "FILE", "the copy; must not exist"),
-        *DATABASE,
     ),
     verb(
         "rotate-key",
@@ -110,8 +106,8 @@ db_arguments = verbs(
         argument("--key-file", "FILE", "key file (default: from the configuration)"),
         flag("--dry-run", "show what would be done, and change nothing"),
         YES,
-        *DATABASE,
     ),
+    shared=DATABASE,
 )
 
 helper_arguments = verbs(
@@ -197,7 +193,6 @@ _token_arguments = verbs(
             default=_TOKEN_DAYS,
         ),
         flag("--save", f"write it to {TOKEN_FILE} in the state folder, where commands look for it"),
-        *LOCAL,
     ),
     verb(
         "list",
@@ -205,7 +200,6 @@ _token_arguments = verbs(
         "List tokens, without their secrets.",
         "db:run_list_tokens",
         argument("--user", "NAME", "only tokens of this user"),
-        *LOCAL,
     ),
     verb(
         "revoke",
@@ -214,8 +208,8 @@ _token_arguments = verbs(
         "db:run_revoke_token",
         argument("id", "ID", "id from admin token list"),
         YES,
-        *LOCAL,
     ),
+    shared=LOCAL,
 )
 
 admin_arguments = verbs(

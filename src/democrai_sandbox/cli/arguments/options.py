@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.cli.parser import CommandParser
 
     Item = Callable[[Any], Any]
+    Verb = Callable[[Any, tuple[Item, ...]], None]
 
 _MOST_ITEMS = 100_000
 _HOUR_MILLISECONDS = 3_600_000
@@ -142,20 +143,22 @@ def arguments(run: str, *items: Item, description: str = "") -> Item:
     return add
 
 
-def verbs(*each: Item) -> Item:
-    """Return an item with the verbs of a command; each comes from ``verb``."""
+def verbs(*each: Verb, shared: tuple[Item, ...] = ()) -> Item:
+    """Return an item with the verbs of a command; each comes from ``verb``, and has the ``shared`` arguments last."""
 
     def add(parser: CommandParser) -> None:
-        _add_all(each, add_verbs(parser))
+        parsers = add_verbs(parser)
+        for add_one in each:
+            add_one(parsers, shared)
 
     return add
 
 
-def verb(name: str, summary: str, description: str, run: str, *items: Item) -> Item:
+def verb(name: str, summary: str, description: str, run: str, *items: Item) -> Verb:
     """Return a verb, which runs ``module:function``; its parser is built on first use."""
 
-    def add(parsers: Any) -> None:
-        takes = partial(_add_all, items)
+    def add(parsers: Any, shared: tuple[Item, ...]) -> None:
+        takes = partial(_add_all, (*items, *shared))
         parsers.add_parser(name, help=summary, description=description, takes=takes, run=run)
 
     return add

@@ -31,7 +31,7 @@ _TARGET = argument(
     "--target", "TARGET", "decide about this target instead; it must cover the requested one", type=a_text
 )
 _REASON = "reason, kept in the audit log"
-_PREVIEW = (flag("--dry-run", "show the result for each request, and change nothing"), YES, *NODE)
+_PREVIEW = (flag("--dry-run", "show the result for each request, and change nothing"), YES)
 
 requests_arguments = verbs(
     verb(
@@ -49,7 +49,6 @@ requests_arguments = verbs(
         flag("--grouped", "one row per access, highest risk first"),
         filters(*_REQUEST_FILTERS),
         LIMIT,
-        *NODE,
     ),
     verb(
         "show",
@@ -57,7 +56,6 @@ requests_arguments = verbs(
         "Show a request with the facts for a decision.",
         "requests:run_show",
         argument("id", "ID", "id of the request", type=an_id),
-        *NODE,
     ),
     verb(
         "approve",
@@ -85,13 +83,13 @@ requests_arguments = verbs(
         argument("--reason", "TEXT", _REASON, type=a_text, required=True),
         *_PREVIEW,
     ),
+    shared=NODE,
 )
 
 _DECISIONS = (
     flag("--denials", "denials instead of approvals"),
     one_of("--scope", "SCOPE", "with this scope", SCOPES),
     filters("subject", "resource_type", "operation", "session", "text"),
-    *NODE,
 )
 
 approvals_arguments = verbs(
@@ -121,9 +119,10 @@ approvals_arguments = verbs(
         YES,
         *_DECISIONS,
     ),
+    shared=NODE,
 )
 
-_RECORDS = (filters("action", "actor", "subject", "request", "since", "until"), *NODE)
+_RECORDS = filters("action", "actor", "subject", "request", "since", "until")
 _USUAL_RECORDS = 20
 _CONFIGURED_DATABASE = ""
 
@@ -135,7 +134,7 @@ audit_arguments = verbs(
         "requests:run_tail",
         argument("-n", "N", f"number of records (default: {_USUAL_RECORDS})", type=a_number, default=_USUAL_RECORDS),
         flag("-f", "print new records until interrupted", "--follow"),
-        *_RECORDS,
+        _RECORDS,
     ),
     verb(
         "export",
@@ -145,7 +144,7 @@ audit_arguments = verbs(
         argument("--format", None, "default: jsonl", choices=("jsonl", "csv"), default="jsonl"),
         argument("--output", "FILE", "write to this file instead of standard output, completely or not at all"),
         YES,
-        *_RECORDS,
+        _RECORDS,
     ),
     verb(
         "verify",
@@ -162,8 +161,8 @@ audit_arguments = verbs(
             ),
             argument("--export", "FILE", "verify a jsonl file written by audit export"),
         ),
-        *NODE,
     ),
+    shared=NODE,
 )
 
 _SHADOW = argument("id", "ID", "id of the shadow run", type=an_id)
@@ -178,16 +177,14 @@ shadow_arguments = verbs(
         argument("--manifest", "FILE", "the candidate; its name must be that of the subject", required=True),
         flag("--dry-run", "only check the candidate"),
         YES,
-        *NODE,
     ),
-    verb("list", "list shadow runs", "List shadow runs, active ones first.", "extensions:run_list_shadows", *NODE),
+    verb("list", "list shadow runs", "List shadow runs, active ones first.", "extensions:run_list_shadows"),
     verb(
         "show",
         "show the findings",
         "Show the accesses that the candidate would newly deny or allow. The exit status is 1 if it would deny one.",
         "extensions:run_show",
         _SHADOW,
-        *NODE,
     ),
     verb(
         "stop",
@@ -197,8 +194,8 @@ shadow_arguments = verbs(
         _SHADOW,
         flag("--dry-run", "show what would be stopped, and change nothing"),
         YES,
-        *NODE,
     ),
+    shared=NODE,
 )
 
 _EXPLAIN = """\

@@ -73,7 +73,6 @@ run_arguments = verbs(
         *_SCRIPT,
         _KERNEL,
         _timeout(),
-        *LOCAL,
     ),
     verb(
         "module",
@@ -84,7 +83,6 @@ run_arguments = verbs(
         *_MODULE_CALL,
         _KERNEL,
         _timeout(_CALL_SECONDS),
-        *LOCAL,
     ),
     verb(
         "program",
@@ -97,8 +95,8 @@ run_arguments = verbs(
         _manifest("default: no access"),
         repeated("--env", "NAME[=VALUE]", "a variable for the program, in addition to a few such as PATH"),
         _timeout(),
-        *LOCAL,
     ),
+    shared=LOCAL,
 )
 
 _LIMITS = (
