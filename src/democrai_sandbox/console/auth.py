@@ -6,7 +6,7 @@ import re
 from contextlib import contextmanager
 from datetime import timedelta
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
@@ -14,7 +14,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from democrai_sandbox import errors
 from democrai_sandbox.access.caller import Caller  # noqa: TC001 - the same
 from democrai_sandbox.access.verdicts import RiskLevel, assess
-from democrai_sandbox.host.accounts.accounts import PLAIN_COOKIE, SECURE_COOKIE
+from democrai_sandbox.host.accounts.accounts import PLAIN_COOKIE, SECURE_COOKIE, is_secure
 from democrai_sandbox.host.authentication import Identity, Visit
 from democrai_sandbox.runtime.access_environment import serving
 
@@ -159,6 +159,12 @@ def _one_notation(address: str) -> str:
     except ValueError:
         return ""
     return str(getattr(found, "ipv4_mapped", None) or found)
+
+
+def cookie_options(request: Request) -> dict[str, Any]:
+    """Return the options of all cookies: for all paths, hidden from scripts, and over TLS only if users connect so."""
+    secure = is_secure(sandbox_of(request).settings)
+    return {"path": "/", "secure": secure, "httponly": True, "samesite": "lax"}
 
 
 def own_path(request: Request, path: str) -> str:

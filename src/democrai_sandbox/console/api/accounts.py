@@ -261,9 +261,7 @@ FORMATS: Mapping[str, Callable[[Iterable[AuditRecord]], Iterator[bytes]]] = Mapp
 
 def _cells(record: AuditRecord) -> list[str]:
     access = record.access
-    about = (
-        ("",) * 4 if access is None else (str(access.subject), access.resource_type, access.operation, access.target)
-    )
+    about = (str(access.subject), access.resource_type, access.operation, access.target) if access else ("",) * 4
     cells = (
         *(str(record.sequence), record.at.astimezone(UTC).isoformat(timespec="microseconds"), record.action.value),
         *(record.actor, *about, record.request_id, canonical(record.before), canonical(record.after)),
@@ -332,8 +330,7 @@ class AuditVerification(ApiAnswer):
 def list_audit(served: AuditReader, query: Annotated[AuditQuery, Query()]) -> ListPage[AuditItem]:
     """List records, newest first."""
     with served.administration() as administration:
-        found = administration.history(query.wanted, query.page)
-    return ListPage[AuditItem].model_validate(found)
+        return ListPage[AuditItem].model_validate(administration.history(query.wanted, query.page))
 
 
 _EXPORT: dict[str, Any] = operation(Scope.AUDIT_READ, query=True)
@@ -365,5 +362,4 @@ def verify_audit(served: AuditReader) -> AuditVerification:
 def show_record(served: AuditReader, sequence: Annotated[int, Path(ge=1, le=_LARGEST)]) -> AuditItem:
     """Show one record with the state before and after it."""
     with served.administration() as administration:
-        record = administration.audit_record(sequence)
-    return AuditItem.model_validate(record)
+        return AuditItem.model_validate(administration.audit_record(sequence))

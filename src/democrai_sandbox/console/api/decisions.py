@@ -194,8 +194,7 @@ def list_requests(served: RequestReader, query: Annotated[RequestQuery, Query()]
 def list_queue(served: RequestReader, query: Annotated[QueueQuery, Query()]) -> ListPage[RequestGroupItem]:
     """List pending requests, one row per access, highest risk first."""
     with served.administration() as administration:
-        found = administration.queue(query.wanted, query.page)
-    return ListPage[RequestGroupItem].model_validate(found)
+        return ListPage[RequestGroupItem].model_validate(administration.queue(query.wanted, query.page))
 
 
 @requests.get("/requests/{request_id}", **operation(Scope.REQUESTS_READ, 404))
@@ -234,8 +233,7 @@ def add_note(
 
     def act() -> AuditItem:
         with served.administration() as administration:
-            record = administration.note(request_id, note.text)
-        return AuditItem.model_validate(record)
+            return AuditItem.model_validate(administration.note(request_id, note.text))
 
     return repeated.run(served.visitor, note, AuditItem, act, for_all=True)
 
@@ -296,16 +294,14 @@ class DecisionDetail(DecisionItem):
 def list_approvals(served: Reader, query: Annotated[DecisionQuery, Query()]) -> ListPage[DecisionItem]:
     """List approvals, newest first, with the administrator and the time of the last use."""
     with served.administration() as administration:
-        found = administration.approvals(query.wanted, query.page)
-    return ListPage[DecisionItem].model_validate(found)
+        return ListPage[DecisionItem].model_validate(administration.approvals(query.wanted, query.page))
 
 
 @decisions.get("/denials", **operation(Scope.APPROVALS_READ, query=True))
 def list_denials(served: Reader, query: Annotated[DecisionQuery, Query()]) -> ListPage[DecisionItem]:
     """List denials, newest first."""
     with served.administration() as administration:
-        found = administration.denials(query.wanted, query.page)
-    return ListPage[DecisionItem].model_validate(found)
+        return ListPage[DecisionItem].model_validate(administration.denials(query.wanted, query.page))
 
 
 @decisions.get("/decisions/{decision_id}", **operation(Scope.APPROVALS_READ, 404))
@@ -314,8 +310,7 @@ def show_decision(served: Reader, decision_id: Id) -> DecisionDetail:
     with served.administration() as administration:
         found = administration.decision(decision_id)
         (version,) = administration.versions(found.access)
-    shown = DecisionItem.model_validate(found)
-    return DecisionDetail(**dict(shown), version=version)
+    return DecisionDetail.of(found, version=version)
 
 
 decision_calls = router("decisions")
@@ -499,8 +494,7 @@ def _decided(
     """Return the result of a decision; a repeated idempotency key returns the first result."""
 
     def act() -> DecisionResult:
-        outcome = decide(served.sandbox.access.administration, served.caller, submitted)
-        return DecisionResult.model_validate(outcome)
+        return DecisionResult.model_validate(decide(served.sandbox.access.administration, served.caller, submitted))
 
     return repeated.run(served.visitor, order, DecisionResult, act)
 

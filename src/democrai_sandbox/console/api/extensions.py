@@ -173,9 +173,8 @@ class ExtensionDetail(ExtensionEntry):
 @extensions.get("/extensions", **operation(Scope.SUBJECTS_READ))
 def list_extensions(served: Reader) -> ExtensionList:
     """List all extensions with their functions; administrators also see their folders and problems."""
-    sandbox = served.sandbox
-    found = overview.list_extensions(sandbox)
-    return ExtensionList(items=[ExtensionEntry.of(one, **_counts(sandbox, one)) for one in found])
+    found = overview.list_extensions(served.sandbox)
+    return ExtensionList(items=[ExtensionEntry.of(one, **_counts(served.sandbox, one)) for one in found])
 
 
 @extensions.get("/extensions/{kind}/{name}", **operation(Scope.SUBJECTS_READ, 404))
@@ -289,9 +288,8 @@ _NO_SERVER_CHANGES = McpServerChanges()
 @mcp.get("/mcp-servers", **operation(Scope.SUBJECTS_READ))
 def list_mcp_servers(served: Reader) -> McpServerList:
     """List registered MCP servers, enabled or not. For administrators."""
-    sandbox = served.sandbox
-    found = extension_admin.mcp_servers(sandbox, served.caller)
-    approval = sandbox.settings.extensions.mcp_approval
+    found = extension_admin.mcp_servers(served.sandbox, served.caller)
+    approval = served.sandbox.settings.extensions.mcp_approval
     return McpServerList(approval=approval, items=[McpServerEntry.model_validate(one) for one in found])
 
 
@@ -311,8 +309,7 @@ def change_mcp_server(served: Manager, name: Name, changes: McpServerChanges = _
 def remove_mcp_server(served: Manager, name: Name) -> McpServerEntry:
     """Remove a server and return it. Approvals of its endpoint remain."""
     with serving(served.caller):
-        removed = extension_admin.remove_mcp_server(served.sandbox, name, served.caller)
-    return McpServerEntry.model_validate(removed)
+        return McpServerEntry.model_validate(extension_admin.remove_mcp_server(served.sandbox, name, served.caller))
 
 
 models = router("models")

@@ -261,8 +261,7 @@ def show_shadow(served: Reader, shadow_id: Id) -> ShadowReport:
 def end_shadow(served: Starter, shadow_id: Id) -> Shadow:
     """Stop a shadow run; its findings are kept. An ended run stays unchanged."""
     with serving(served.caller):
-        run = overview.end_shadow(served.sandbox, shadow_id, served.caller)
-    return Shadow.model_validate(run)
+        return Shadow.model_validate(overview.end_shadow(served.sandbox, shadow_id, served.caller))
 
 
 explanations = router("explain")

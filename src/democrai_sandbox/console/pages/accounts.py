@@ -12,11 +12,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.caller import SUPER
 from democrai_sandbox.access.values import AuditAction, AuditFilter, PageRequest
-from democrai_sandbox.console.auth import safe_next, sandbox_of, visit_of, wait_words
+from democrai_sandbox.console.auth import cookie_options, safe_next, sandbox_of, visit_of, wait_words
 from democrai_sandbox.console.render import code, id_in_query, redirect, render, state_mark
 from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused, SignInThrottled
 from democrai_sandbox.host.accounts import Accounts
-from democrai_sandbox.host.accounts.accounts import is_secure
 from democrai_sandbox.host.accounts.passwords import random_password
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
@@ -83,8 +82,8 @@ def sign_in(
     if before is not None and before.scopes is None:
         with suppress(AccountUnknown):
             accounts.sign_out(before.session_key)
-    answer, secure = RedirectResponse(onward, 303), is_secure(sandbox_of(request).settings)
-    answer.set_cookie(accounts.cookie_name, signed_in.token, path="/", secure=secure, httponly=True, samesite="lax")
+    answer = RedirectResponse(onward, 303)
+    answer.set_cookie(accounts.cookie_name, signed_in.token, **cookie_options(request))
     return answer
 
 
@@ -96,14 +95,8 @@ def sign_out(request: Request, accounts: OwnAccounts) -> Response:
         with suppress(AccountUnknown):
             accounts.sign_out(identity.session_key)
     answer = redirect(request, "/login", done="signed_out")
-    forget_cookie(request, accounts, answer)
+    answer.delete_cookie(accounts.cookie_name, **cookie_options(request))
     return answer
-
-
-def forget_cookie(request: Request, accounts: Accounts, answer: Response) -> None:
-    """Delete the cookie of an ended session."""
-    secure = is_secure(sandbox_of(request).settings)
-    answer.delete_cookie(accounts.cookie_name, path="/", secure=secure, httponly=True, samesite="lax")
 
 
 _LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("", "until it is revoked"))
@@ -159,7 +152,7 @@ def end_all(page: SignedInPage, accounts: OwnAccounts) -> Response:
     """End all sessions, including this one."""
     accounts.end_all(page.caller.user_id)
     answer = page.redirect("/login", done="signed_out")
-    forget_cookie(page.request, accounts, answer)
+    answer.delete_cookie(accounts.cookie_name, **cookie_options(page.request))
     return answer
 
 

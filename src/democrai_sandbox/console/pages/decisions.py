@@ -88,16 +88,21 @@ class StoredNote(BaseModel):
     sequence: int
 
 
-class DecisionForm(BaseModel):
+class ApprovalForm(BaseModel):
+    """Form that approves the access of another decision."""
+
+    reason: str = ""
+    seen: str = ""
+    password: str = ""
+
+
+class DecisionForm(ApprovalForm):
     """Submitted form."""
 
     act: str = ""
     choice: str = "0"
-    reason: str = ""
     lifetime: str = ""
     confirmed: str = ""
-    password: str = ""
-    seen: str = ""
 
 
 @router.post("/requests/{request_id}/decide")
@@ -263,8 +268,7 @@ def note(request: Request, page: PageIfSignedIn, request_id: str, sent: Annotate
 
     def act() -> StoredNote:
         with page.administration() as administration:
-            record = administration.note(request_id, written)
-        return StoredNote(sequence=record.sequence)
+            return StoredNote(sequence=administration.note(request_id, written).sequence)
 
     # Another text from the same form, after the way back, is another note.
     key = f"note-{sent.once}-{state_mark(written)}" if is_id(sent.once) else None
@@ -409,14 +413,6 @@ def ask_approve(page: SignedInPage, decision_id: str) -> Response:
     return _with_draft(page, decision_id, "approve")
 
 
-class ApprovalForm(BaseModel):
-    """Form that approves the access of another decision."""
-
-    reason: str = ""
-    seen: str = ""
-    password: str = ""
-
-
 @router.post("/decisions/{decision_id}/approve")
 def approve(
     request: Request, page: PageIfSignedIn, decision_id: str, sent: Annotated[ApprovalForm, Form()]
@@ -435,9 +431,8 @@ def approve(
     if page.needs_password([access]) and (refused := page.refused_password(sent.password)):
         return again(status=refused.status, trouble=refused.text)
     about = UnrequestedAccess(access.subject, access.resource_type, access.operation, access.target)
-    submitted = SubmittedDecision("permanent", about, reason=sent.reason.strip(), expected=versions[0])
     try:
-        outcome = page.decide(submitted)
+        outcome = page.decide(SubmittedDecision("permanent", about, reason=sent.reason.strip(), expected=versions[0]))
     except DecisionConflict as conflict:
         return _page(page, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     made = outcome.decision.id if outcome.decision else decision_id

@@ -18,6 +18,7 @@ from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import DecisionFilter, DecisionScope, RequestFilter, RequestState
 from democrai_sandbox.console.auth import (
     ServedRequest,
+    cookie_options,
     is_high_risk,
     own_path,
     person,
@@ -403,16 +404,8 @@ def read_draft(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _put_cookie(request: Request, answer: Response, number: int, text: str) -> None:
-    secure = is_secure(sandbox_of(request).settings)
-    answer.set_cookie(
-        _piece(_cookie(request), number),
-        text,
-        max_age=_DRAFT_SECONDS if text else 0,
-        path="/",
-        secure=secure,
-        httponly=True,
-        samesite="lax",
-    )
+    options = cookie_options(request)
+    answer.set_cookie(_piece(_cookie(request), number), text, max_age=_DRAFT_SECONDS if text else 0, **options)
 
 
 def _cookie(request: Request) -> str:

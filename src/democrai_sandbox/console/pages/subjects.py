@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect
@@ -38,7 +37,7 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.store import EntryExists
 
-from .decisions import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
+from .decisions import STATELESS, ApprovalForm, UnconfirmedDecision, read_versions, reason_problem, spelled_out
 from .parameters import AdministratorPage, Page, PageIfSignedIn, administrator, keep_draft, kept_reason, parsed_subject
 
 if TYPE_CHECKING:
@@ -194,15 +193,9 @@ def show_explanation(page: AdministratorPage) -> Response:
     if not asked.is_empty:
         try:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
-            question = AccessToExplain(
-                rule.subject,
-                rule.resource_type,
-                rule.operation,
-                rule.target,
-                asked.user,
-                asked.session,
-                chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain"),
-            )
+            chain = chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain")
+            access = (rule.subject, rule.resource_type, rule.operation, rule.target)
+            question = AccessToExplain(*access, asked.user, asked.session, chain)
             with serving(page.caller):
                 answer = explain(page.sandbox, question)
         except InvalidInputError as error:
@@ -210,17 +203,14 @@ def show_explanation(page: AdministratorPage) -> Response:
     return _page(page, asked, answer=answer, wrong=wrong)
 
 
-class DirectDecisionForm(BaseModel):
+class DirectDecisionForm(ApprovalForm):
     """Submitted form."""
 
     subject: str = ""
     access: str = ""
     target: str = ""
     effect: str = ""
-    reason: str = ""
     confirmed: str = ""
-    password: str = ""
-    seen: str = ""
 
 
 @router.post("/explain/decide")
@@ -252,15 +242,9 @@ def decide(request: Request, page: PageIfSignedIn, sent: Annotated[DirectDecisio
         raise DecisionConflict(STATELESS)
     if takes_password and (refused := page.refused_password(sent.password)):
         return _ask(page, asked, sent, rule, takes_password=True, refused=refused)
-    act = "permanent" if chosen is DecisionEffect.APPROVAL else "deny"
-    submitted = SubmittedDecision(
-        act,
-        UnrequestedAccess(rule.subject, rule.resource_type, rule.operation, rule.target),
-        reason=sent.reason.strip(),
-        expected=versions[0],
-    )
-    outcome = page.decide(submitted)
-    done = "approved" if chosen is DecisionEffect.APPROVAL else "denied"
+    act, done = ("permanent", "approved") if chosen is DecisionEffect.APPROVAL else ("deny", "denied")
+    about = UnrequestedAccess(rule.subject, rule.resource_type, rule.operation, rule.target)
+    outcome = page.decide(SubmittedDecision(act, about, reason=sent.reason.strip(), expected=versions[0]))
     if outcome.decision is None:
         return page.redirect("/explain", **asked._asdict())
     return page.redirect(f"/decisions/{outcome.decision.id}", done=done)
@@ -385,7 +369,6 @@ def _page(
     status: int = 200,
     **more: Any,
 ) -> Response:
-    subjects = [str(one.subject) for one in known_subjects(page.sandbox)[:_MOST_SUGGESTED]]
     accesses = [
         (f"{kind}:{act}", f"{kind.replace('_', ' ')}: {act}") for kind in ResourceType for act in VALID_OPERATIONS[kind]
     ]
@@ -397,7 +380,7 @@ def _page(
         "answer": answer,
         "can_be_shown": answer is None or answer.access is None or bool(_shown(answer.access.target)),
         "wrong": wrong,
-        "subjects": subjects,
+        "subjects": [str(one.subject) for one in known_subjects(page.sandbox)[:_MOST_SUGGESTED]],
         "accesses": accesses,
         "longest": _LONGEST_TARGET,
         "line": "",
