@@ -214,13 +214,11 @@ def confirm(
     try:
         accounts.confirm_password(page.visitor.identity.session_key, password)
     except SignInRefused:
-        return _asked(page, onward, 401, "Wrong password.")
+        status, trouble = 401, "Wrong password."
     except SignInThrottled as error:
-        return _asked(page, onward, 429, f"Try again in {wait_words(error.retry_after)}.")
-    return RedirectResponse(onward, 303)
-
-
-def _asked(page: Page, onward: str, status: int, trouble: str) -> Response:
+        status, trouble = 429, f"Try again in {wait_words(error.retry_after)}."
+    else:
+        return RedirectResponse(onward, 303)
     return page.render("confirm.html", status=status, next=onward, trouble=trouble)
 
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Response
@@ -41,7 +41,6 @@ from .parameters import ROWS, AdministratorPage, Page, SignedInPage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
     from democrai_sandbox.access.values import StoredRequest as AccessRequest
     from democrai_sandbox.console.auth import Visitor
@@ -69,15 +68,14 @@ def listed(page: SignedInPage) -> HTMLResponse:
     if not page.visitor.may_decide:
         found = tuple(one for one in found if one.kind.value == "module" and one.state is ExtensionState.OK)
     kinds = [(title, [one for one in found if one.kind.value == kind]) for kind, title in _HEADINGS]
-    sandbox = page.sandbox
     return page.render(
         "extensions/list.html",
         kinds=[pair for pair in kinds if pair[1]],
         warnings=_warnings,
-        models=extension_admin.models(sandbox, page.caller) if page.visitor.may_decide else (),
-        servers=extension_admin.mcp_servers(sandbox, page.caller) if page.visitor.may_decide else (),
+        models=extension_admin.models(page.sandbox, page.caller) if page.visitor.may_decide else (),
+        servers=extension_admin.mcp_servers(page.sandbox, page.caller) if page.visitor.may_decide else (),
         holds=_holds(page),
-        approval=sandbox.settings.extensions.mcp_approval,
+        approval=page.sandbox.settings.extensions.mcp_approval,
         as_json=_as_json,
         usual_timeout=f"{MODEL_TIMEOUT:g}",
         transports=[(one.value, one.value) for one in McpTransport],
@@ -345,8 +343,7 @@ class FunctionResult:
 @router.get("/extensions/module/{name}/run/{surface}/{operation}")
 def show_form(page: SignedInPage, name: str, surface: str, operation: str) -> Response:
     """Show the form of a function of a module."""
-    offer = _offer(page.sandbox, name, surface, operation)
-    return _form_page(page, name, offer)
+    return _form_page(page, name, _offer(page.sandbox, name, surface, operation))
 
 
 @router.post("/extensions/module/{name}/run/{surface}/{operation}")
@@ -442,15 +439,8 @@ def _form_page(
 ) -> Response:
     if params is None:
         params = json.dumps(dict.fromkeys(offer.parameters, ""), indent=2) if offer.parameters else "{}"
-    context: dict[str, Any] = {
-        "name": name,
-        "offer": offer,
-        "params": params,
-        "wrong": wrong,
-        "outcome": outcome,
-        "code": code,
-    }
-    return page.render("running/run.html", status=status, longest=LONGEST_PARAMS, **context)
+    context: dict[str, Any] = {"name": name, "offer": offer, "params": params, "wrong": wrong, "outcome": outcome}
+    return page.render("running/run.html", status=status, longest=LONGEST_PARAMS, code=code, **context)
 
 
 def _beyond_json(value: object) -> object:
@@ -471,15 +461,6 @@ def _wrong(message: str) -> InvalidInputError:
 
 _LATEST_SUBJECT_REQUESTS = 100
 _AGAIN = (TaskState.FAILED, TaskState.CANCELLED, TaskState.LOST)
-
-
-class ScheduledTask(NamedTuple):
-    """A scheduled task."""
-
-    module: str
-    name: str
-    every: float
-    due: datetime | None
 
 
 @router.get("/tasks")
@@ -523,18 +504,18 @@ def show_task(page: SignedInPage, task_id: str) -> HTMLResponse:
 @router.post("/tasks/{task_id}/cancel")
 async def cancel_task(page: SignedInPage, task_id: str) -> RedirectResponse:
     """Cancel a task on any node."""
-    sandbox = page.sandbox
-    own_task(await sandbox.runtime.tasks.status(task_id), page.visitor)
-    ended = await sandbox.runtime.tasks.cancel(task_id, f"canceled by {page.caller.user_id}")
+    tasks = page.sandbox.runtime.tasks
+    own_task(await tasks.status(task_id), page.visitor)
+    ended = await tasks.cancel(task_id, f"canceled by {page.caller.user_id}")
     return page.redirect(f"/tasks/{task_id}", done="task_cancelled" if ended else "")
 
 
 @router.post("/tasks/{task_id}/retry")
 async def retry_task(page: SignedInPage, task_id: str) -> RedirectResponse:
     """Run a task again for this user."""
-    sandbox = page.sandbox
-    own_task(await sandbox.runtime.tasks.status(task_id), page.visitor)
-    await sandbox.runtime.tasks.retry(task_id, page.caller)
+    tasks = page.sandbox.runtime.tasks
+    own_task(await tasks.status(task_id), page.visitor)
+    await tasks.retry(task_id, page.caller)
     return page.redirect(f"/tasks/{task_id}", done="task_started")
 
 
@@ -560,9 +541,9 @@ def _is_of(asked: AccessRequest, task: Task) -> bool:
     return asked.last_seen >= task.created_at or asked.access.target in message
 
 
-def _scheduled(sandbox: Sandbox) -> Iterator[ScheduledTask]:
+def _scheduled(sandbox: Sandbox) -> Iterator[dict[str, object]]:
     for extension in sandbox.runtime.modules.extensions.values():
         for offer in runnable_functions(sandbox, extension):
             if offer.every is not None:
                 due = sandbox.runtime.store.next_time(extension.name, offer.name)
-                yield ScheduledTask(extension.name, offer.name, offer.every, due)
+                yield {"module": extension.name, "name": offer.name, "every": offer.every, "due": due}

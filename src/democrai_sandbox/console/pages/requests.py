@@ -18,7 +18,6 @@ from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalA
 from democrai_sandbox.host.decisions import answered_words, answers_words, decided_words, decision_targets, effect_words
 from democrai_sandbox.host.overview import subject_profile
 from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
-from democrai_sandbox.runtime.access_environment import serving
 
 from .parameters import AGES, STATES, Page, SignedInPage, kept_reason, requests_wanted
 
@@ -165,28 +164,25 @@ def _again(draft: dict[str, str]) -> dict[str, Any]:
 
 def detail_page(page: Page, request_id: str, *, status: int = 200, **more: Any) -> Response:
     """Return the page of a request; ``more`` are the previous input and its result."""
-    sandbox = page.sandbox
+    sandbox, may = page.sandbox, page.visitor.may_decide
     pulse = pulse_of(sandbox)
     with page.administration() as administration:
         found = administration.request(request_id)
         context = {
             "found": found,
             "pulse": pulse,
-            "words": decided_words(found.access, look=page.visitor.may_decide),
+            "words": decided_words(found.access, look=may),
             "resume": administration.resume_of(request_id),
             "history": administration.history_of(request_id),
-            **(_for_deciders(sandbox, found) if page.visitor.may_decide else _NOT_FOR_REQUESTERS),
+            **(_for_deciders(sandbox, found) if may else _NOT_FOR_REQUESTERS),
         }
-    offered = (
-        decision_targets(found.access, look=page.visitor.may_decide) if found.state is RequestState.PENDING else ()
-    )
-    holds = {state.value: found.state is state for state in RequestState}
-    holds["noted"] = any(record.action is AuditAction.NOTED for record in context["history"])
-    with serving(page.caller):
-        holds |= ended_holds(page) if page.visitor.may_decide else {}
+        offered = decision_targets(found.access, look=may) if found.state is RequestState.PENDING else ()
+        holds = {state.value: found.state is state for state in RequestState}
+        holds["noted"] = any(record.action is AuditAction.NOTED for record in context["history"])
+        holds |= ended_holds(page) if may else {}
         holds["undone"] = holds.get("undone", False) and found.state is RequestState.PENDING
-        seen, reaches, risks = _state(sandbox, found, offered) if page.visitor.may_decide else ((), (), ())
-        after = aftermath_of(page, about_request=found) if page.visitor.may_decide else {}
+        seen, reaches, risks = _state(sandbox, found, offered) if may else ((), (), ())
+        after = aftermath_of(page, about_request=found) if may else {}
     filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": "", **more}
     if filled["chosen"] >= len(offered):
         filled["chosen"] = 0
