@@ -250,9 +250,6 @@ def run_explain(options: argparse.Namespace, output: CommandOutput) -> int:
     return _line(options, output) if options.line is not None else _access(options, output)
 
 
-# ---- lines -----------------------------------------------------------------------------------------------------------
-
-
 def _line(options: argparse.Namespace, output: CommandOutput) -> int:
     from democrai_sandbox.errors.error_line import read_line  # noqa: PLC0415 - takes its time
 
@@ -287,9 +284,6 @@ def _from_node(options: argparse.Namespace, line: str, reading: ErrorLine) -> tu
         return {**node.post("/explain/line", about), "url": node.url}, ""
     except _UNASKED as error:
         return {}, str(error)
-
-
-# ---- accesses --------------------------------------------------------------------------------------------------------
 
 
 def _access(options: argparse.Namespace, output: CommandOutput) -> int:

@@ -265,9 +265,6 @@ _FINDING = ("code", "severity", "pointer", "line", "message", "advice")
 _CHANGE_MOODS = {"warning": Mood.WARNING, "added": Mood.BAD, "widened": Mood.BAD}
 
 
-# ---- check -----------------------------------------------------------------------------------------------------------
-
-
 def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     """List every problem."""
     from democrai_sandbox.manifests import ManifestError, load_manifest  # noqa: PLC0415 - takes its time
@@ -303,9 +300,6 @@ def _place(file: str, problem: Problem) -> str:
     return f"{visible(file)}:{line}:{getattr(problem, 'column', 0)}" if line else visible(file)
 
 
-# ---- lint ------------------------------------------------------------------------------------------------------------
-
-
 def run_lint(options: argparse.Namespace, output: CommandOutput) -> int:
     """Warn about overly broad declarations."""
     from democrai_sandbox.manifests import Severity, lint  # noqa: PLC0415 - takes its time
@@ -334,9 +328,6 @@ def _unenforced(config: str | None) -> tuple[str, ...]:
     return unenforced_here(OsSettings() if config is None else load(config).settings.os)
 
 
-# ---- diff ------------------------------------------------------------------------------------------------------------
-
-
 def run_diff(options: argparse.Namespace, output: CommandOutput) -> int:
     """List the rights that a new version adds and removes."""
     from democrai_sandbox.manifests import diff  # noqa: PLC0415 - takes its time
@@ -360,9 +351,6 @@ def run_diff(options: argparse.Namespace, output: CommandOutput) -> int:
     if not found.changes:
         output.say("both versions have the same rights")
     return Exit.FAILED if found.adds_power and options.exit_code else Exit.OK
-
-
-# ---- schema ----------------------------------------------------------------------------------------------------------
 
 
 def run_schema(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -396,9 +384,6 @@ def _written(folder: str, kinds: Iterable[ManifestKind]) -> list[str]:
         written.append(schema_path(kind, Path(folder)))
         written[-1].write_text(schema_text(kind), encoding="utf-8")
     return [str(file) for file in written]
-
-
-# ---- all -------------------------------------------------------------------------------------------------------------
 
 
 def _one(place: str, kind: str | None) -> Located:

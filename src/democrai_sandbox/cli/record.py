@@ -230,9 +230,6 @@ def _write(file: str, text: str) -> None:
 _MOST_WRITTEN = 1024 * 1024
 
 
-# ---- scripts ---------------------------------------------------------------------------------------------------------
-
-
 def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
     """Record a script."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415 - takes its time
@@ -263,9 +260,6 @@ def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
             return RecordedRun(recording, status, written.read(_MOST_WRITTEN))
 
     return report(options, output, manifest, RunFunctions(run_visibly, run_visibly, run_quietly), bare=bare)
-
-
-# ---- extensions ------------------------------------------------------------------------------------------------------
 
 
 class _RecordedExtension(NamedTuple):
@@ -338,9 +332,6 @@ def _called(
     return RecordedRun(extension.recording, Exit.OK, result)
 
 
-# ---- installations ---------------------------------------------------------------------------------------------------
-
-
 def _requirements(subject: _RecordedExtension) -> str:
     """Install the requirements of an extension once; return an empty text if it has none."""
     from democrai_sandbox.runtime.installs.installer import install_once  # noqa: PLC0415 - takes its time
@@ -377,9 +368,6 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
         run.say_all(output, error.diagnostics(), Mood.BAD)
         return RecordedRun(recording, Exit.FAILED)
     return RecordedRun(recording, Exit.OK)
-
-
-# ---- traces ----------------------------------------------------------------------------------------------------------
 
 
 def run_suggest(options: argparse.Namespace, output: CommandOutput) -> int:

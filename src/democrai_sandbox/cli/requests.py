@@ -70,9 +70,6 @@ def _decide(options: argparse.Namespace, output: CommandOutput, act: str, words:
     return _report_decisions(output, schema, items, is_dry=options.dry_run)
 
 
-# ---- one request -----------------------------------------------------------------------------------------------------
-
-
 def _decide_one(
     node: NodeClient, options: argparse.Namespace, ids: list[str], act: str, words: str
 ) -> list[dict[str, Any]]:
@@ -126,9 +123,6 @@ def _length(seconds: int) -> str:
         if seconds % size == 0:
             return f"{seconds // size} {name}{'s' if seconds > size else ''}"
     return f"{seconds} seconds"
-
-
-# ---- many ------------------------------------------------------------------------------------------------------------
 
 
 def _decide_many(
@@ -187,9 +181,6 @@ _STATE_MOODS: Mapping[str, Mood] = MappingProxyType(
 )
 
 
-# ---- list ------------------------------------------------------------------------------------------------------------
-
-
 def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List requests, or groups of them."""
     node = connection.node(options)
@@ -216,9 +207,6 @@ def _request_row(more: Iterable[str], one: Mapping[str, Any]) -> tuple[object, .
 
 def _group_row(one: Mapping[str, Any]) -> tuple[object, ...]:
     return (one["newest_id"], one["risk"], *cells(one), one["user_count"], one["count"], ago(one["last_seen"]))
-
-
-# ---- show ------------------------------------------------------------------------------------------------------------
 
 
 def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -324,9 +312,6 @@ def _end(decision: Mapping[str, Any]) -> str:
     if decision["expires_at"]:
         return when(decision["expires_at"])
     return "when the session ends" if decision["scope"] == DecisionScope.SESSION.value else "when revoked"
-
-
-# ---- revoke ----------------------------------------------------------------------------------------------------------
 
 
 def run_revoke(options: argparse.Namespace, output: CommandOutput) -> int:

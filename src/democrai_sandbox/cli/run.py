@@ -125,9 +125,6 @@ def call(extension: ExtensionRun, wanted: tuple[str, str] | None, params: dict[s
     return extension.method(name, **params) if kind == "method" else extension.call(kind, name, **params)
 
 
-# ---- manifests -------------------------------------------------------------------------------------------------------
-
-
 def read_manifest(file: str | None, name: str) -> tuple[Manifest, bool]:
     """Return the manifest of a script or program, and whether its file has only declarations.
 
@@ -150,9 +147,6 @@ def read_manifest(file: str | None, name: str) -> tuple[Manifest, bool]:
 def _name(text: str) -> str:
     """Return a valid name of a subject."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-") or "script"
-
-
-# ---- scripts ---------------------------------------------------------------------------------------------------------
 
 
 def script_file(options: argparse.Namespace) -> str:
@@ -207,9 +201,6 @@ _CLOSED = (
 )
 _SYSTEM = ("PermissionError: [Errno 1]", "PermissionError: [Errno 13]")
 _NO_CODE = "the kernel refused this, not the guard: run again with --no-kernel to get the guard's explanation"
-
-
-# ---- verbs -----------------------------------------------------------------------------------------------------------
 
 
 def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -316,9 +307,6 @@ def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
     if not any(is_at_or_below(os.path.realpath(place), usual) for place in (*shut, *read_only_paths())):
         return ()
     return (stack.enter_context(TemporaryDirectory(prefix="run-")),)
-
-
-# ---- layers ----------------------------------------------------------------------------------------------------------
 
 
 def _prepare_kernel_layer(

@@ -236,9 +236,6 @@ def _text(value: Any) -> str:
 _HELPER_MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
 
 
-# ---- run -------------------------------------------------------------------------------------------------------------
-
-
 def run_helper(options: argparse.Namespace, output: CommandOutput) -> int:
     """Replace this process by the helper, the program that sudo and polkit permit."""
     from democrai_sandbox.kernel.egress.helper_process import elevation  # noqa: PLC0415 - takes its time
@@ -261,9 +258,6 @@ def _told(options: argparse.Namespace) -> list[str]:
         seconds = seconds if seconds is not None else str(settings.os.refresh_seconds)
     told = ["--socket", socket, "--policy-file", policy, "--refresh-seconds", seconds, "--parent-pid", str(pid)]
     return [*told, "--debug"] if options.debug else told
-
-
-# ---- status ----------------------------------------------------------------------------------------------------------
 
 
 def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -318,9 +312,6 @@ def _rules(each: FoundHelper, rules: Iterable[FoundChain] | None) -> str:
     return ", ".join(f"{rule.family} {rule.rules}" for rule in own) or "none"
 
 
-# ---- apply -----------------------------------------------------------------------------------------------------------
-
-
 def run_apply(options: argparse.Namespace, output: CommandOutput) -> int:
     """Print the packet filter rules of a policy file."""
     from democrai_sandbox.kernel.egress.inspection import dry_run  # noqa: PLC0415 - takes its time
@@ -346,9 +337,6 @@ def run_apply(options: argparse.Namespace, output: CommandOutput) -> int:
         for name in names:
             output.say(visible(f"{name} {why}: no rule is made for it"), Mood.WARNING)
     return Exit.OK
-
-
-# ---- what is installed -----------------------------------------------------------------------------------------------
 
 
 def _print_rule(verb: str, options: argparse.Namespace, output: CommandOutput) -> int:
