@@ -144,10 +144,7 @@ def _misused(what: str) -> int:
 
 
 def _fill_streams() -> None:
-    """Reopen closed standard streams: otherwise a database could get their number, and their output.
-
-    ``open`` uses the lowest free number.
-    """
+    """Reopen closed standard streams: a database could otherwise get their number, the lowest free one, and output."""
     for number in range(3):
         try:
             os.fstat(number)

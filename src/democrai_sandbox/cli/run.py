@@ -126,10 +126,7 @@ def call(extension: ExtensionRun, wanted: tuple[str, str] | None, params: dict[s
 
 
 def read_manifest(file: str | None, name: str) -> tuple[Manifest, bool]:
-    """Return the manifest of a script or program, and whether its file has only declarations.
-
-    Without a file, the manifest is empty.
-    """
+    """Return the manifest of a script or program, empty without a file, and whether the file has only declarations."""
     from democrai_sandbox.manifests import ManifestKind, load_manifest, make_manifest  # noqa: PLC0415 - takes its time
 
     if file is None:

@@ -179,10 +179,7 @@ def _environment() -> dict[str, str]:
 
 
 def _write_message(line: str) -> None:
-    """Write a message to standard output, because a password must not be in a log.
-
-    Raise ``OSError`` if standard output is closed.
-    """
+    """Write to standard output, because a password must not be in a log; raise ``OSError`` if it is closed."""
     if sys.stdout is None:
         raise OSError("it is closed")
     try:

@@ -209,10 +209,7 @@ _FILES = StaticFiles(directory=Path(__file__).with_name("static"))
 
 
 def create_app(sandbox: Sandbox) -> FastAPI:
-    """Return the application of a sandbox, to be served or to be mounted in another application.
-
-    It neither starts nor stops the sandbox.
-    """
+    """Return the application of a sandbox, which it neither starts nor stops, to be served or mounted in another."""
     app = FastAPI(
         title="democrai-sandbox",
         version=version("democrai-sandbox"),

@@ -61,10 +61,7 @@ class Pulse:
         return len(self._listeners) < MOST_LISTENERS
 
     async def changes(self, *, patience: float) -> AsyncGenerator[str]:
-        """Yield the last known state, then each change, and an empty text after an idle period.
-
-        A slow listener gets only the latest change: nothing is queued.
-        """
+        """Yield the last known state, then each latest change without a queue; an empty text after an idle period."""
         changed = asyncio.Event()
         if self._latest is not None:
             changed.set()

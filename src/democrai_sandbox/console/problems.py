@@ -128,10 +128,7 @@ class ErrorAnswer:
         return HTTPStatus(self.status).phrase
 
     def document(self, root: str = "") -> dict[str, Any]:
-        """Return the problem document of RFC 9457, with additional members.
-
-        ``root`` is the path where the application is mounted, for the address of the error page.
-        """
+        """Return the problem document of RFC 9457 with more members; ``root`` is the mount point of the application."""
         listed = [
             {"pointer": item.pointer, "message": item.message, "suggestion": item.suggestion or ""}
             for item in self.problems
@@ -291,10 +288,7 @@ class RequestIds:
     def __init__(
         self, app: ASGIApp, *, failed: Callable[[Request, Exception], Response], is_ending: Callable[[], bool]
     ) -> None:
-        """Take ``failed``, which returns the answer for an exception, and ``is_ending``.
-
-        ``is_ending`` returns whether the node is stopping, which cancels long HTTP requests.
-        """
+        """Take ``failed``, which answers an exception, and ``is_ending``: the node is stopping and cancels requests."""
         self._app = app
         self._failed = failed
         self._is_ending = is_ending

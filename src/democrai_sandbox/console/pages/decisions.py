@@ -225,10 +225,7 @@ class UnconfirmedDecision(NamedTuple):
 def spelled_out(
     page: Page, template: str, decision: UnconfirmedDecision, refused: RefusedPassword | None, **context: Any
 ) -> Response:
-    """Return the confirmation page of a permanent decision, with its effect, answered requests and risk.
-
-    Every decision is shown in full before it is made.
-    """
+    """Return the confirmation page of a permanent decision, with its effect, answered requests and risk."""
     access = replace(decision.access, target=decision.target)
     with page.administration() as administration:
         (reach,) = administration.reach(decision.access, [access.target], own=decision.request_id)

@@ -139,11 +139,7 @@ class Page(ServedRequest):
         require_fresh(self.request, self.visitor, back=self.url(back))
 
     def needs_password(self, accesses: Iterable[AccessTuple]) -> bool:
-        """Return whether a permanent approval of these needs the password again.
-
-        It does for a high risk, and if the password was entered too long ago. Users of an embedding application have no
-        password here.
-        """
+        """Return whether a permanent approval takes the password again: for a high risk, or if it was too long ago."""
         settings, accounts = self.sandbox.settings.console, self.sandbox.accounts
         if accounts is None or self.visitor.identity.scopes is not None:
             return False

@@ -229,10 +229,7 @@ def aftermath_of(page: Page, *, about_request: Asked | None = None, decision_id:
 
 
 def ended_holds(page: Page, decision_id: str = "") -> dict[str, bool]:
-    """Return whether a decision is still ended, without a newer decision about the same access.
-
-    It is the decision that the address names, unless one is given.
-    """
+    """Return whether the given decision, or that of the address, is still ended, without a newer one."""
     about = decision_id or id_in_query(page.request, "about")
     administration = page.sandbox.access.administration
     try:
