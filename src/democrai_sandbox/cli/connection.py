@@ -37,12 +37,9 @@ class TimedAnswer(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *rest: Any, longest: float, **named: Any) -> None:
         """Read from a socket, whose timeout is the longest pause."""
         super().__init__(sock, *rest, **named)
-        self._timed = _TimedReader(sock, self.fp.detach(), longest)
-        self.fp = io.BufferedReader(self._timed)
-
-    def prolong(self) -> None:
-        """Restart the deadline."""
-        self._timed.prolong()
+        timed = _TimedReader(sock, self.fp.detach(), longest)
+        self.fp = io.BufferedReader(timed)
+        self.prolong = timed.prolong
 
 
 class _TimedReader(io.RawIOBase):
@@ -56,6 +53,7 @@ class _TimedReader(io.RawIOBase):
         self.prolong()
 
     def prolong(self) -> None:
+        """Restart the deadline."""
         self._until = monotonic() + self._longest
 
     def readable(self) -> bool:
@@ -264,22 +262,18 @@ def _place(url: str, source: str) -> Any:
         _ = place.port
     except ValueError as error:
         shown = url.rpartition("@")[2]  # the part before the host may be a password
-        raise CommandMisused(
-            f"{source}: {shown!r} is not a valid address: {error}", fix="write http://host:port"
-        ) from None
+        what = f"{source}: {shown!r} is not a valid address: {error}"
+        raise CommandMisused(what, fix="write http://host:port") from None
     host = place.hostname or ""
     is_more = place.query or place.fragment or place.username is not None
     if place.scheme not in {"http", "https"} or not host or is_more:
         # The part before the host may be a password.
         shown = f"{place.scheme}://***@{host}" if place.username is not None else url
-        raise CommandMisused(
-            f"{source}: {shown!r} is not the address of a node", fix="write http://host:port or https://host"
-        )
+        what = f"{source}: {shown!r} is not the address of a node"
+        raise CommandMisused(what, fix="write http://host:port or https://host")
     if place.scheme == "http" and not _is_here(host):
-        raise CommandMisused(
-            f"{source}: {url!r} is not encrypted, so others could read the token",
-            fix="use https, or a tunnel",
-        )
+        what = f"{source}: {url!r} is not encrypted, so others could read the token"
+        raise CommandMisused(what, fix="use https, or a tunnel")
     return place
 
 
@@ -400,10 +394,8 @@ def open_without_waiting(path: str, flags: int) -> int:
 
 
 def _unreadable(file: str, error: OSError) -> CommandRefused:
-    return CommandRefused(
-        f"{file} cannot be read: {error.strerror}",
-        fix=f"run this as its owner, or use --url and {TOKEN_VARIABLE}",
-    )
+    fix = f"run this as its owner, or use --url and {TOKEN_VARIABLE}"
+    return CommandRefused(f"{file} cannot be read: {error.strerror}", fix=fix)
 
 
 def given_filters(options: argparse.Namespace) -> dict[str, Any]:

@@ -119,9 +119,8 @@ def run_backup(options: argparse.Namespace, output: CommandOutput) -> int:
     if not file:
         raise CommandRefused("db backup copies SQLite databases only", fix="use pg_dump for PostgreSQL")
     if not _schema(url).version:  # any version: an older database is copied before it is upgraded
-        raise CommandRefused(
-            f"the database {shown_database(url)} is not a database of democrai-sandbox", fix="name another one"
-        )
+        what = f"the database {shown_database(url)} is not a database of democrai-sandbox"
+        raise CommandRefused(what, fix="name another one")
     output.progress("copying")
     size = copy_database(file, options.file)
     if not output.data("db.backup/1", {"database": shown_database(url), "file": options.file, "bytes": size}):
@@ -187,9 +186,8 @@ class _Rotation:
             return Exit.OK
         self._ring = introduce(self._file)
         new = self._ring.keys[-1].id
-        self._output.say(
-            f"copy {visible(self._file)} to every node, then run: democrai-sandbox db rotate-key --use {new}"
-        )
+        then = f"democrai-sandbox db rotate-key --use {new}"
+        self._output.say(f"copy {visible(self._file)} to every node, then run: {then}")
         return self._told(f"added the key {new}")
 
     def exchange(self) -> int:
@@ -326,9 +324,6 @@ def _stored(contexts: int, models: int) -> str:
     return " and ".join([*parts, *([plural(models, "model key")] if models else [])])
 
 
-_STATES = {"disabled": Mood.WARNING}
-
-
 @contextmanager
 def open_accounts(options: argparse.Namespace, *, create: bool = False) -> Iterator[tuple[Accounts, HostSettings]]:
     """Open the accounts, and their settings, without a node and beside one; ``create`` creates a missing database.
@@ -406,19 +401,15 @@ def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List users."""
     with open_accounts(options) as (accounts, _):
         people = accounts.people()
-    rows = [
-        (each.id, each.role or each.access_level or "-", _user_state(each), f"{each.created_at:%Y-%m-%d}")
-        for each in people
-    ]
     if not output.data("admin.list/1", {"people": [_user_dict(person) for person in people]}):
-        output.table(("NAME", "ROLE", "STATE", "SINCE"), rows, _STATES)
+        output.table(("NAME", "ROLE", "STATE", "SINCE"), map(_user_row, people), {"disabled": Mood.WARNING})
     return Exit.OK
 
 
-def _user_state(person: Person) -> str:
-    if person.disabled_at is not None:
-        return "disabled"
-    return "may decide" if person.may_decide else "may read"
+def _user_row(person: Person) -> tuple[str, ...]:
+    state = "may decide" if person.may_decide else "may read"
+    shown = state if person.disabled_at is None else "disabled"
+    return (person.id, person.role or person.access_level or "-", shown, _day(person.created_at))
 
 
 def _report_user(output: CommandOutput, schema: str, person: Person, text: str, password: str = "") -> None:
@@ -523,12 +514,8 @@ def run_list_tokens(options: argparse.Namespace, output: CommandOutput) -> int:
     with open_accounts(options) as (accounts, _):
         people = [accounts.person(options.user)] if options.user else accounts.people()
         tokens = [token for person in people for token in accounts.tokens_of(person.id)]
-    rows = [
-        (each.id, each.person_id, each.label, _day(each.last_used), _until(each), " ".join(sorted(each.scopes)))
-        for each in tokens
-    ]
     if not output.data("admin.token.list/1", {"tokens": [_token_dict(token) for token in tokens]}):
-        output.table(("ID", "USER", "LABEL", "USED", "UNTIL", "SCOPES"), rows)
+        output.table(("ID", "USER", "LABEL", "USED", "UNTIL", "SCOPES"), map(_token_row, tokens))
     return Exit.OK
 
 
@@ -546,10 +533,11 @@ def run_revoke_token(options: argparse.Namespace, output: CommandOutput) -> int:
     return Exit.OK
 
 
-def _until(token: Token) -> str:
-    if token.ended_at is not None:
-        return "revoked"
-    return _day(token.expires_at) if token.expires_at else "never"
+def _token_row(token: Token) -> tuple[str, ...]:
+    until = _day(token.expires_at) if token.expires_at else "never"
+    shown = until if token.ended_at is None else "revoked"
+    scopes = " ".join(sorted(token.scopes))
+    return (token.id, token.person_id, token.label, _day(token.last_used), shown, scopes)
 
 
 def _day(time: object) -> str:

@@ -103,18 +103,6 @@ class RunFunctions(NamedTuple):
     once: str = ""
     """The reason why it is not repeated, if ``quietly`` is None."""
 
-    def telling(self, tell: Callable[[], None]) -> RunFunctions:
-        """Return the same, with ``tell`` called before each repetition."""
-        quietly = self.quietly
-        if quietly is None:
-            return self
-
-        def run(manifest: Manifest) -> RecordedRun:
-            tell()
-            return quietly(manifest)
-
-        return self._replace(quietly=run)
-
 
 class EntryChecks(NamedTuple):
     """Result of the repeated runs."""
@@ -214,9 +202,8 @@ class _Repetitions:
 
     def anew(self, suggestion: Suggestion) -> RecordedRun:
         """Run it under a proposal, without the files of earlier runs."""
-        self._runs += 1
         self._files.clear()
-        return self._run(suggestion.manifest)
+        return self.over(suggestion)
 
     def over(self, suggestion: Suggestion) -> RecordedRun:
         """Run it under a proposal, with the files of the run before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -49,7 +50,6 @@ def report(
     if options.trace:
         _write(options.trace, "".join(f"{line}\n" for line in seen.recording.lines()))
     suggested = partial(_suggested, seen.recording, manifest, options, pointer=pointer, granted=granted)
-    runs = runs.telling(lambda: output.progress("running it again"))
     checked = check(seen, suggested(), runs, partial(suggested, with_looks=True), wanted=options.check)
     output.progress("")
     suggestion = checked.suggestion
@@ -128,10 +128,9 @@ def _tell_necessity(output: CommandOutput, checked: EntryChecks) -> None:
             Mood.WARNING,
         )
         output.say(f"to verify: {checked.fix}", Mood.FAINT)
-    elif every and all(proposal.proof(use) != "differs" for use in proposal.uses):
-        output.say("each entry is necessary: without it, the run fails", Mood.OK)
     elif every:
-        output.say("each entry is necessary: without it, the run fails or has another result", Mood.OK)
+        result = " or has another result" if any(proposal.proof(use) == "differs" for use in proposal.uses) else ""
+        output.say(f"each entry is necessary: without it, the run fails{result}", Mood.OK)
 
 
 def _remarks(suggestion: Suggestion) -> Iterator[str]:
@@ -178,15 +177,7 @@ def _first(places: tuple[str, ...]) -> str:
 def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dict[str, Any]:
     return {
         "subject": str(suggestion.manifest.subject),
-        "observed": [
-            {
-                **one._asdict(),
-                "times": recording.times(one),
-                "declared": suggestion.is_declared(one),
-                "places": list(recording.places(one)),
-            }
-            for one in sorted(recording.accesses)
-        ],
+        "observed": list(_observed(recording, suggestion)),
         "proposed": list(_proposed(suggestion.proposal)),
         "imports": list(suggestion.proposal.allowed_imports),
         "not_needed": [one._asdict() for one in sorted(recording.idle)],
@@ -199,6 +190,12 @@ def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dic
         "findings": [str(finding) for finding in suggestion.findings],
         "manifest": _value(suggestion, bare=bare),
     }
+
+
+def _observed(recording: Recording, suggestion: Suggestion) -> Iterator[dict[str, Any]]:
+    for one in sorted(recording.accesses):
+        counted = {"times": recording.times(one), "declared": suggestion.is_declared(one)}
+        yield {**one._asdict(), **counted, "places": list(recording.places(one))}
 
 
 def _proposed(proposal: Proposal) -> Iterator[dict[str, Any]]:
@@ -227,6 +224,7 @@ def _write(file: str, text: str) -> None:
         stream.write(text.encode())
 
 
+_AGAIN = "running it again"
 _MOST_WRITTEN = 1024 * 1024
 
 
@@ -247,15 +245,15 @@ def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
 
     def run_quietly(under: Manifest) -> RecordedRun:
         """Run it without input, and capture its output."""
+        output.progress(_AGAIN)
         spec, recording = run.script_spec(options, file, under, shut), Recording()
+        status: int = Exit.FAILED
         with TemporaryFile() as written, Path(os.devnull).open("r+b", buffering=0) as nowhere:
             streams = (nowhere.fileno(), written.fileno(), nowhere.fileno())
-            try:
+            with suppress(errors.CallTimeout):
                 status = single_run.run_script(
                     spec, options.arguments, recording, timeout=options.timeout, streams=streams
                 )
-            except errors.CallTimeout:
-                status = Exit.FAILED
             written.seek(0)
             return RecordedRun(recording, status, written.read(_MOST_WRITTEN))
 
@@ -301,6 +299,8 @@ def _called(
     from democrai_sandbox.runtime.extension_run import ExtensionRun  # noqa: PLC0415 - takes its time
 
     options, output, manifest, folder, _ = subject
+    if quiet:
+        output.progress(_AGAIN)
     settings = run.settings_of(options)
     extension = ExtensionRun(
         manifest.kind,
@@ -319,13 +319,11 @@ def _called(
     try:
         with extension:
             result = run.call(extension, run.surface(options), run.parameters(options))
-    except (errors.SandboxDenied, errors.ExtensionFailed, errors.CallTimeout) as error:
+    except errors.SandboxError as error:
+        if not quiet and not isinstance(error, errors.SandboxDenied | errors.ExtensionFailed | errors.CallTimeout):
+            raise
         if not quiet:
             run.say_failure(output, error, extension.printed)
-        return RecordedRun(extension.recording, Exit.FAILED)
-    except errors.SandboxError:
-        if not quiet:
-            raise
         return RecordedRun(extension.recording, Exit.FAILED)
     if not quiet:
         run.say_all(output, extension.printed)

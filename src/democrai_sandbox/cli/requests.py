@@ -59,8 +59,7 @@ def run_deny(options: argparse.Namespace, output: CommandOutput) -> int:
 
 def _decide(options: argparse.Namespace, output: CommandOutput, act: str, words: str) -> int:
     ids = list(dict.fromkeys(options.ids))
-    only_one = options.target or getattr(options, "lifetime", None)
-    if len(ids) > 1 and only_one:
+    if len(ids) > 1 and (options.target or getattr(options, "lifetime", None)):
         raise CommandMisused("--for and --target accept one request only", fix="decide the requests one by one")
     if len(ids) > _MOST_AT_ONCE:
         raise CommandMisused(f"at most {_MOST_AT_ONCE} requests can be decided at once", fix="split the list")
@@ -135,9 +134,8 @@ def _decide_many(
         if options.dry_run:
             return found
         order["expected_versions"] = {one["id"]: one["version"] for one in found if one.get("version") is not None}
-        files.confirm(
-            f"{shortened_list([item['told'] for item in found])}\n{words}: {len(ids)} requests?", yes=options.yes
-        )
+        listed = shortened_list([item["told"] for item in found])
+        files.confirm(f"{listed}\n{words}: {len(ids)} requests?", yes=options.yes)
     decided: list[dict[str, Any]] = node.post("/requests/decide", order)["items"]
     return [item | {"told": _report_decision(item["decision"])} if item["decision"] else item for item in decided]
 
@@ -219,16 +217,11 @@ def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     _show_choices(output, found["choices"])
     if found["similar"]:
         _head(output, "similar decisions:")
-        output.table(
-            ("ID", "EFFECT", "SCOPE", "SUBJECT", "OPERATION", "TARGET"),
-            [(one["id"], one["effect"], one["scope"], *cells(one)) for one in found["similar"]],
-        )
+        similar = [(one["id"], one["effect"], one["scope"], *cells(one)) for one in found["similar"]]
+        output.table(("ID", "EFFECT", "SCOPE", "SUBJECT", "OPERATION", "TARGET"), similar)
     _head(output, "history:")
-    output.table(
-        ("AT", "ACTION", "BY"),
-        [(when(one["at"]), one["action"], one["actor"]) for one in found["history"]],
-        _STATE_MOODS,
-    )
+    history = [(when(one["at"]), one["action"], one["actor"]) for one in found["history"]]
+    output.table(("AT", "ACTION", "BY"), history, _STATE_MOODS)
     return Exit.OK
 
 
@@ -316,9 +309,8 @@ def _end(decision: Mapping[str, Any]) -> str:
 
 def run_revoke(options: argparse.Namespace, output: CommandOutput) -> int:
     """Revoke decisions, by id or by filters."""
-    narrowed = {name: value for name, value in given_filters(options).items() if value}
-    if options.scope:
-        narrowed["scope"] = options.scope
+    given = {**given_filters(options), "scope": options.scope}
+    narrowed = {name: value for name, value in given.items() if value}
     if bool(options.ids) == bool(narrowed):
         what = "ids and filters cannot be combined" if options.ids else "nothing to revoke was given"
         raise CommandMisused(what, fix="give ids, or filters such as --subject module:reports")
@@ -330,9 +322,8 @@ def run_revoke(options: argparse.Namespace, output: CommandOutput) -> int:
     if not found:
         output.say("nothing to revoke was found")
     elif not options.dry_run:
-        files.confirm(
-            f"{shortened_list([access_words(one) for one in found])}\n{_revoke_question(found)}", yes=options.yes
-        )
+        listed = shortened_list([access_words(one) for one in found])
+        files.confirm(f"{listed}\n{_revoke_question(found)}", yes=options.yes)
     items: list[dict[str, Any]] = []
     try:
         items.extend(_revoke_one(node, one, options) for one in found)
@@ -389,10 +380,10 @@ def run_tail(options: argparse.Namespace, output: CommandOutput) -> int:
     query = given_filters(options)
     found = list(node.items("/audit", most=options.n, **query))
     last = _show_records(output, found)
-    if not found and not options.follow:
-        output.say("no record was found")
     if options.follow:
         _follow(options, output, node, last)
+    if not found:
+        output.say("no record was found")
     return Exit.OK
 
 

@@ -129,9 +129,8 @@ class _JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _OWN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(
-            line, default=str
-        )  # ASCII only: characters from extensions cannot change the appearance of a line
+        # ASCII only: characters from extensions cannot change the appearance of a line.
+        return json.dumps(line, default=str)
 
 
 def run_serve(options: argparse.Namespace, _: CommandOutput) -> int:
@@ -194,9 +193,8 @@ def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     from democrai_sandbox.host.config.display import shown_values  # noqa: PLC0415
     from democrai_sandbox.host.config.keys import DEFAULT  # noqa: PLC0415 - takes its time
 
-    found = [
-        each for each in shown_values(configuration(options)) if not (options.given and each.origin.source == DEFAULT)
-    ]
+    every = shown_values(configuration(options))
+    found = [each for each in every if not (options.given and each.origin.source == DEFAULT)]
     values = [
         {"name": each.name, "pointer": each.pointer, "value": each.value, "origin": each.origin.source}
         for each in found
@@ -290,9 +288,8 @@ def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
         if chain.is_left:
             output.say(f"{chain.family}: {chain.name} is left over from an ended process; the next helper removes it")
     if not found:
-        output.say(
-            "no helper runs for this configuration" + ("" if settings.os.enabled else ", which does not enable it")
-        )
+        more = "" if settings.os.enabled else ", which does not enable it"
+        output.say(f"no helper runs for this configuration{more}")
     return Exit.OK if is_well else Exit.FAILED
 
 
