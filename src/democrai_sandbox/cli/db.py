@@ -85,8 +85,7 @@ def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     shown = shown_database(url)
     content = {"ok": is_well, "database": shown, "version": found.version, "needed": HEAD, "audit": None}
     if audit is not None:
-        report = {"ok": audit.ok, "records": audit.count, "first_bad": audit.first_bad, "what": audit.what}
-        content["audit"] = report
+        content["audit"] = {"ok": audit.ok, "records": audit.count, "first_bad": audit.first_bad, "what": audit.what}
     if output.data("db.check/1", content):
         return Exit.OK if is_well else Exit.FAILED
     output.line(f"{visible(shown)} answers")
@@ -536,8 +535,7 @@ def run_revoke_token(options: argparse.Namespace, output: CommandOutput) -> int:
 def _token_row(token: Token) -> tuple[str, ...]:
     until = _day(token.expires_at) if token.expires_at else "never"
     shown = until if token.ended_at is None else "revoked"
-    scopes = " ".join(sorted(token.scopes))
-    return (token.id, token.person_id, token.label, _day(token.last_used), shown, scopes)
+    return (token.id, token.person_id, token.label, _day(token.last_used), shown, " ".join(sorted(token.scopes)))
 
 
 def _day(time: object) -> str:

@@ -328,15 +328,9 @@ def _by_manifest(file: str, asked: dict[str, Any]) -> Explanation:
     from democrai_sandbox.host.explain.explainer import explain_by_manifest  # noqa: PLC0415 - the same
     from democrai_sandbox.host.explain.explanation import AccessToExplain  # noqa: PLC0415 - takes its time
 
-    question = AccessToExplain(
-        Subject.parse(asked["subject"]),
-        asked["resource_type"],
-        asked["operation"],
-        asked["target"],
-        ancestors=chain_from_list(asked["chain"], pointer="/chain"),
-        installing=asked["installing"],
-    )
-    return explain_by_manifest(file, question)
+    access = (Subject.parse(asked["subject"]), asked["resource_type"], asked["operation"], asked["target"])
+    chain = chain_from_list(asked["chain"], pointer="/chain")
+    return explain_by_manifest(file, AccessToExplain(*access, ancestors=chain, installing=asked["installing"]))
 
 
 def _told(found: Explanation) -> dict[str, Any]:

@@ -93,8 +93,7 @@ def run_set(options: argparse.Namespace, output: CommandOutput) -> int:
     if options.secret:
         name = visible(options.secret)
         wanted[options.secret] = _filled(files.secret(f"{name}: "), name, "use --unset to remove it")
-    order = {"set": wanted, "unset": options.unset}
-    found = node.patch(f"{_extension_path(options.subject)}/settings", order)
+    found = node.patch(f"{_extension_path(options.subject)}/settings", {"set": wanted, "unset": options.unset})
     _show_extensions(output, "set", options.subject, found)
     return Exit.OK
 
@@ -434,8 +433,7 @@ def run_start(options: argparse.Namespace, output: CommandOutput) -> int:
     if not options.dry_run:
         question = f"start a shadow run of {visible(options.subject)} with {visible(options.manifest)} on all nodes?"
         files.confirm(question, yes=options.yes)
-    order = {"subject": options.subject, "manifest": text, "dry_run": options.dry_run}
-    run = node.post("/shadows", order)
+    run = node.post("/shadows", {"subject": options.subject, "manifest": text, "dry_run": options.dry_run})
     if output.data("shadow.start/1", {**run, "dry_run": options.dry_run}):
         return Exit.OK
     if options.dry_run:

@@ -99,11 +99,13 @@ class CommandOutput:
 
     def line(self, text: str = "", mood: Mood | None = None) -> None:
         """Write a line of text; foreign texts in it must be ``visible``."""
-        self._out.write(self._coloured(text, mood, self._out) + "\n")
+        self._out.write(self.coloured(text, mood) + "\n")
 
-    def coloured(self, text: str, mood: Mood | None) -> str:
-        """Return a text in its color, if standard output shows colors."""
-        return self._coloured(text, mood, self._out)
+    def coloured(self, text: str, mood: Mood | None, stream: TextIO | None = None) -> str:
+        """Return a text in its color, if the stream, by default standard output, shows colors."""
+        if mood is None or not text or not has_colour(stream or self._out):
+            return text
+        return f"\x1b[{_ESCAPES[mood]}m{text}\x1b[0m"
 
     def flush(self) -> None:
         """Flush standard output."""
@@ -135,9 +137,7 @@ class CommandOutput:
 
     def _row(self, cells: Sequence[str], widths: Sequence[int], moods: Mapping[str, Mood]) -> None:
         shown = [
-            self._coloured(
-                shortened(cell, width).ljust(width if place < len(widths) - 1 else 0), moods.get(cell), self._out
-            )
+            self.coloured(shortened(cell, width).ljust(width if place < len(widths) - 1 else 0), moods.get(cell))
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ]
         self._out.write(_GAP.join(shown).rstrip() + "\n")
@@ -147,7 +147,7 @@ class CommandOutput:
     def say(self, text: str, mood: Mood | None = None) -> None:
         """Write a message to standard error."""
         self.progress("")
-        self._err.write(self._coloured(text, mood, self._err) + "\n")
+        self._err.write(self.coloured(text, mood, self._err) + "\n")
         self._err.flush()
 
     def progress(self, text: str) -> None:
@@ -156,12 +156,6 @@ class CommandOutput:
             self._err.write("\r" + text.ljust(self._progress) + ("" if text else "\r"))
             self._err.flush()
             self._progress = len(text)
-
-    @staticmethod
-    def _coloured(text: str, mood: Mood | None, stream: TextIO) -> str:
-        if mood is None or not text or not has_colour(stream):
-            return text
-        return f"\x1b[{_ESCAPES[mood]}m{text}\x1b[0m"
 
 
 class _Closed(io.StringIO):
@@ -212,7 +206,7 @@ def shortened(text: str, width: int = _LONGEST) -> str:
     """Shorten a text in the middle, because the host of a URL and the end of a path matter most."""
     if len(text) <= width:
         return text
-    left = (width - 1 + 1) // 2
+    left = width // 2
     return text[:left] + "…" + text[len(text) - (width - 1 - left) :]
 
 

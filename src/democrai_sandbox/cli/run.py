@@ -236,7 +236,6 @@ def run_module(options: argparse.Namespace, output: CommandOutput) -> int:
     with ExitStack() as stack:
         temp = _temp(shut, stack)
         env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
-        services = {"tasks.progress": partial(_say_progress, output)}
         module = ExtensionRun(
             ManifestKind.MODULE,
             options.folder,
@@ -244,7 +243,7 @@ def run_module(options: argparse.Namespace, output: CommandOutput) -> int:
             env=env,
             protected=shut,
             timeout=options.timeout,
-            services=services,
+            services={"tasks.progress": partial(_say_progress, output)},
         )
         write = (str(module.data_dir), *temp)
         label, rules = str(module.manifest.subject), rules_of(module.manifest)

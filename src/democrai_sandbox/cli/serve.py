@@ -351,8 +351,7 @@ def run_systemd(options: argparse.Namespace, output: CommandOutput) -> int:
     from democrai_sandbox.kernel.helper.install_files import ServicePaths, systemd_file  # noqa: PLC0415
 
     state, data = _folder("--state-dir", options.state_dir), _folder("--data-dir", options.data_dir)
-    given = options.refresh_seconds
-    seconds = None if given is None else _number("--refresh-seconds", given)
+    seconds = None if options.refresh_seconds is None else _number("--refresh-seconds", options.refresh_seconds)
     loaded = configuration(options)
     settings = loaded.settings
     if data is None:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Item = Callable[[Any], Any]
     Verb = Callable[[Any, tuple[Item, ...]], None]
 
-_MOST_ITEMS = 100_000
-_HOUR_MILLISECONDS = 3_600_000
 _ID = r"[0-9A-Za-z_-]{1,100}"
 _LONG_TEXT = 500
 SECONDS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800})
@@ -78,20 +76,14 @@ def a_subject(text: str) -> str:
     return text
 
 
-def a_number(text: str) -> int:
-    """Return a positive number."""
-    return _number(text, _MOST_ITEMS)
-
-
-def milliseconds(text: str) -> int:
-    """Return a duration in milliseconds, up to an hour."""
-    return _number(text, _HOUR_MILLISECONDS)
-
-
 def _number(text: str, most: int) -> int:
     if not text.isdecimal() or not text.isascii() or not 0 < int(text[:20]) <= most:
         raise _refused(text, f"is not a number from 1 to {most}")
     return int(text)
+
+
+a_number = partial(_number, most=100_000)
+milliseconds = partial(_number, most=3_600_000)
 
 
 def seconds(text: str) -> float:

@@ -561,13 +561,8 @@ class Cancelled(ApiAnswer):
 def list_tasks(served: TaskReader, query: Annotated[TaskQuery, Query()]) -> ListPage[TaskRecord]:
     """List tasks, newest first; users other than administrators see their own."""
     store = served.sandbox.runtime.store
-    wanted = TaskFilter(
-        module=query.module,
-        name=query.name,
-        user_id=query.user if served.visitor.may_decide else served.caller.user_id,
-        states=tuple(query.state),
-        scheduled=query.scheduled,
-    )
+    user, states = query.user if served.visitor.may_decide else served.caller.user_id, tuple(query.state)
+    wanted = TaskFilter(query.module, query.name, user_id=user, states=states, scheduled=query.scheduled)
     found = store.tasks(wanted, limit=query.limit, before=query.after)
     last = found[-1].id if len(found) == query.limit else ""
     following = last if last and store.tasks(wanted, limit=1, before=last) else ""

@@ -376,17 +376,9 @@ class ExplainedLine(ApiAnswer):
 def explain_access(served: Reader, question: ExplainQuestion) -> Explained:
     """Explain an access: the result now, the layer that decides, and the change that would allow it."""
     require_administrator(served.visitor)
-    asked = AccessToExplain(
-        subject_named(question.subject),
-        question.resource_type,
-        question.operation,
-        question.target,
-        question.user_id,
-        question.session_key,
-        chain_from_list(question.chain, pointer="/chain"),
-        question.installing,
-    )
-    return _explained(explain(served.sandbox, asked))
+    subject, chain = subject_named(question.subject), chain_from_list(question.chain, pointer="/chain")
+    rest = question.model_dump(exclude={"subject", "chain"})
+    return _explained(explain(served.sandbox, AccessToExplain(subject, ancestors=chain, **rest)))
 
 
 @explanations.post("/explain/line", **operation(Scope.SUBJECTS_READ, body=True))

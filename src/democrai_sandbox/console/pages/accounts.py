@@ -466,10 +466,9 @@ def differences(before: Mapping[str, object], after: Mapping[str, object]) -> It
     for name in dict.fromkeys((*before, *after)):
         old = _in_words(before[name]) if name in before else ""
         new = _in_words(after[name]) if name in after else ""
-        kind = "added" if name not in before else "removed" if name not in after else "changed"
-        found.append(
-            ValueDifference(name, old, new, "same" if name in before and name in after and old == new else kind)
-        )
+        kept = "same" if old == new else "changed"
+        kind = "added" if name not in before else "removed" if name not in after else kept
+        found.append(ValueDifference(name, old, new, kind))
     yield from sorted(found, key=lambda one: one.kind == "same")
 
 

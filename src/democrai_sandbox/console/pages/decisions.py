@@ -293,18 +293,16 @@ def denials(page: SignedInPage) -> Response:
 
 
 def _list(page: Page, effect: DecisionEffect) -> Response:
-    sandbox = page.sandbox
     wanted, narrowed = decisions_wanted(page.query)
-    part = PageRequest(limit=ROWS, after=page.query.get("after", ""))
     with page.administration() as administration:
         listed = administration.approvals if effect is DecisionEffect.APPROVAL else administration.denials
-        listing = listed(narrowed, part)
+        listing = listed(narrowed, PageRequest(limit=ROWS, after=page.query.get("after", "")))
         holds = ended_holds(page)
         about = id_in_query(page.request, "about") if holds["revoked"] else ""
         is_open = bool(about) and not administration.is_decided(administration.decision(about).access)
     again = page.url(f"/decisions/{about}/approve")
     now = datetime.now(UTC)
-    unused = timedelta(days=sandbox.settings.console.unused_days)
+    unused = timedelta(days=page.sandbox.settings.console.unused_days)
     context: dict[str, Any] = {
         "effect": effect,
         "path": f"/{effect}s",
@@ -316,8 +314,7 @@ def _list(page: Page, effect: DecisionEffect) -> Response:
         "message_link": ("Approve it again", again) if about and effect is DecisionEffect.APPROVAL else None,
         "holds": holds,
     }
-    status = 422 if wanted.errors else 200
-    return page.render("decisions/list.html", status=status, **context)
+    return page.render("decisions/list.html", status=422 if wanted.errors else 200, **context)
 
 
 def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
@@ -375,8 +372,7 @@ def undo(request: Request, page: PageIfSignedIn, decision_id: str, password: Tex
     with page.administration() as administration:
         done = administration.aftermath(decision_id)
         _, approvals = restored_decisions(administration, done)
-    takes_password = bool(approvals) and page.needs_password(approvals)
-    if takes_password and (refused := page.refused_password(password)):
+    if approvals and page.needs_password(approvals) and (refused := page.refused_password(password)):
         return _undo_page(page, decision_id, refused=refused)
     try:
         kept = page.decide(SubmittedDecision("undo", decision_id)).kept
@@ -443,7 +439,6 @@ def _with_draft(page: Page, decision_id: str, act: str) -> Response:
 
 
 def _page(page: Page, decision_id: str, template: str, *, status: int = 200, **more: Any) -> Response:
-    sandbox = page.sandbox
     with page.administration() as administration:
         found = administration.decision(decision_id)
         access = found.access
@@ -451,21 +446,20 @@ def _page(page: Page, decision_id: str, template: str, *, status: int = 200, **m
         (reach,) = administration.reach(access, [access.target])
         after = aftermath_of(page, decision_id=decision_id)
         holds = ended_holds(page, decision_id)
-    may = found.effect is DecisionEffect.APPROVAL or template == "decisions/approve.html"
-    words = decided_words(access, may=may)
+    is_approving = template == "decisions/approve.html"
     context: dict[str, Any] = {
         "found": found,
-        "words": words,
-        "reach": how_soon(sandbox),
+        "words": decided_words(access, may=is_approving or found.effect is DecisionEffect.APPROVAL),
+        "reach": how_soon(page.sandbox),
         "is_session": found.scope is DecisionScope.SESSION,
         "seen": seen,
         "effect": effect_words(access, DecisionEffect.APPROVAL, DecisionScope.PERMANENT),
         "answers": answers_words(reach, DecisionScope.PERMANENT),
-        "takes_password": template == "decisions/approve.html" and page.needs_password([access]),
+        "takes_password": is_approving and page.needs_password([access]),
         **after,
+        "place": f"/{found.effect}s",
+        "holds": holds | dict.fromkeys(("approved", "denied"), found.ended_at is None),
     }
-    context["place"] = f"/{found.effect}s"
-    context["holds"] = holds | dict.fromkeys(("approved", "denied"), found.ended_at is None)
     filled = {"error": "", "reason": "", "trouble": "", "conflict": "", "can_revoke": found.ended_at is None}
     return page.render(template, status=status, **context, **{**filled, **more})
 

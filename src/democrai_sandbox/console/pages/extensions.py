@@ -214,9 +214,8 @@ class ChangedModelForm(ModelForm):
 def add_model(page: AdministratorPage, sent: Annotated[NewModelForm, Form()]) -> RedirectResponse:
     """Add a model."""
     page.require_fresh("/extensions")
-    entry = sent.facts({})
     with serving(page.caller):
-        added = extension_admin.add_model(page.sandbox, sent.name.strip(), entry, page.caller)
+        added = extension_admin.add_model(page.sandbox, sent.name.strip(), sent.facts({}), page.caller)
     return _done(page, "model_added", added.name)
 
 
@@ -241,8 +240,7 @@ def change_model(page: AdministratorPage, name: str, sent: Annotated[ChangedMode
 
 def _done(page: Page, done: str, name: str) -> RedirectResponse:
     """Redirect to the list, which shows the message until the model or server changes again."""
-    entry = _entry(page, done, name)
-    return page.redirect("/extensions", done=done, about=name, seen=state_mark(entry))
+    return page.redirect("/extensions", done=done, about=name, seen=state_mark(_entry(page, done, name)))
 
 
 def _holds(page: Page) -> dict[str, bool]:

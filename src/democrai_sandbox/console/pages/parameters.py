@@ -364,8 +364,7 @@ def keep_draft(request: Request, page: str, values: Mapping[str, str], *, back: 
 def kept_draft(request: Request, page: str) -> dict[str, str]:
     """Return the draft of a page, or an empty dict."""
     name = _cookie(request)
-    text = "".join(request.cookies.get(_piece(name, number), "") for number in range(_PIECES))
-    found, values = read_draft(text)
+    found, values = read_draft("".join(request.cookies.get(_piece(name, number), "") for number in range(_PIECES)))
     return values if found == page else {}
 
 

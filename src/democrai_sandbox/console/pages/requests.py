@@ -63,9 +63,8 @@ def start(page: SignedInPage) -> Response:
 @router.get("/requests")
 def queue(page: SignedInPage) -> Response:
     """Show pending requests, one row per access, or single answered requests."""
-    sandbox = page.sandbox
     now = datetime.now(UTC)
-    pulse = pulse_of(sandbox)  # before reading: a change in between is reported twice instead of missed
+    pulse = pulse_of(page.sandbox)  # before reading: a change in between is reported twice instead of missed
     part = PageRequest(limit=ROWS, after=page.query.get("after", ""))
     common: dict[str, Any] = {"since": now, "pulse": pulse}
     if not page.visitor.may_decide:
@@ -94,8 +93,7 @@ def queue(page: SignedInPage) -> Response:
 @router.get("/requests/states")
 def states(page: SignedInPage) -> Response:
     """Return to an open page the changes of its rows, and the number of new requests."""
-    sandbox = page.sandbox
-    pulse = pulse_of(sandbox)
+    pulse = pulse_of(page.sandbox)
     ids = page.query.get("ids", "").split(",")[:_MOST_IDS]
     found = {}
     with page.administration() as administration:

@@ -74,15 +74,14 @@ def list_subjects(page: AdministratorPage) -> HTMLResponse:
 @router.get("/subjects/{kind}/{name:path}")
 def show_subject(page: AdministratorPage, kind: str, name: str) -> HTMLResponse:
     """Show declarations, decisions and observations of one subject side by side."""
-    sandbox = page.sandbox
     subject = Subject(kind, name)  # type: ignore[arg-type] # text is taken and checked
     with serving(page.caller):
-        found = subject_profile(sandbox, subject)
+        found = subject_profile(page.sandbox, subject)
     return page.render(
         "subjects/show.html",
         subject=subject,
         portrait=found,
-        unused_days=sandbox.settings.console.unused_days,
+        unused_days=page.sandbox.settings.console.unused_days,
         is_extension=kind in {"module", "engine", "extractor"} and found.manifest is not None,
     )
 
@@ -195,9 +194,8 @@ def show_explanation(page: AdministratorPage) -> Response:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
             chain = chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain")
             access = (rule.subject, rule.resource_type, rule.operation, rule.target)
-            question = AccessToExplain(*access, asked.user, asked.session, chain)
             with serving(page.caller):
-                answer = explain(page.sandbox, question)
+                answer = explain(page.sandbox, AccessToExplain(*access, asked.user, asked.session, chain))
         except InvalidInputError as error:
             wrong = by_field(error)
     return _page(page, asked, answer=answer, wrong=wrong)
@@ -332,8 +330,7 @@ def _asked(page: Page) -> ExplainForm:
 
 
 def _address(request: Request, asked: ExplainForm) -> str:
-    location = redirect(request, "/explain", **asked._asdict()).headers["location"]
-    return str(location)
+    return str(redirect(request, "/explain", **asked._asdict()).headers["location"])
 
 
 def _line_page(page: AdministratorPage, asked: ExplainForm, line: str) -> Response:
@@ -414,12 +411,11 @@ def show(page: AdministratorPage) -> HTMLResponse:
     """Show the current state."""
     found = report(page.sandbox)
     areas = [(title, words, found.of(area)) for area, title, words in _AREAS]
-    troubled = [line for line in found.lines if not line.is_well]
     return page.render(
         "status/show.html",
         report=found,
         areas=areas,
-        troubled=troubled,
+        troubled=[line for line in found.lines if not line.is_well],
         details_of=details_of,
         elsewhere=_ELSEWHERE,
         holds={"self_test_done": True},
