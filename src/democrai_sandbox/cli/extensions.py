@@ -127,15 +127,15 @@ def _confirmed_node(options: argparse.Namespace, question: str) -> NodeClient:
     return node
 
 
-def _remove(command: str, path: str, options: argparse.Namespace, output: CommandOutput) -> int:
+def _remove(schema: str, path: str, options: argparse.Namespace, output: CommandOutput) -> int:
     """Remove a server or a model."""
-    node = _confirmed_node(options, f"remove {_NOUNS[command]} {visible(options.name)}?")
-    return _report(output, f"{command}.remove/1", node.delete(f"{path}{below(options.name)}"), "is removed")
+    node = _confirmed_node(options, f"remove {_NOUNS[schema.partition('.')[0]]} {visible(options.name)}?")
+    return _report(output, schema, node.delete(f"{path}{below(options.name)}"), "is removed")
 
 
 _NOUNS = {"mcp": "MCP server", "models": "model"}
-run_remove_server = partial(_remove, "mcp", "/mcp-servers")
-run_remove_model = partial(_remove, "models", "/models")
+run_remove_server = partial(_remove, "mcp.remove/1", "/mcp-servers")
+run_remove_model = partial(_remove, "models.remove/1", "/models")
 
 
 def _report(output: CommandOutput, schema: str, item: Mapping[str, Any], what: str) -> int:

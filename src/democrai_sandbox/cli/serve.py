@@ -333,16 +333,16 @@ def run_apply(options: argparse.Namespace, output: CommandOutput) -> int:
     return Exit.OK
 
 
-def _print_rule(verb: str, options: argparse.Namespace, output: CommandOutput) -> int:
+def _print_rule(schema: str, options: argparse.Namespace, output: CommandOutput) -> int:
     """Print the rule for sudo or pkexec."""
     from democrai_sandbox.kernel.helper.install_files import polkit_file, sudoers_file  # noqa: PLC0415 - takes its time
 
-    make = {"sudoers": sudoers_file, "polkit": polkit_file}[verb]
-    return _printed(output, f"helper.{verb}/1", lambda: make(_user(options.user)))
+    make = {"helper.sudoers/1": sudoers_file, "helper.polkit/1": polkit_file}[schema]
+    return _printed(output, schema, lambda: make(_user(options.user)))
 
 
-run_sudoers = partial(_print_rule, "sudoers")
-run_polkit = partial(_print_rule, "polkit")
+run_sudoers = partial(_print_rule, "helper.sudoers/1")
+run_polkit = partial(_print_rule, "helper.polkit/1")
 
 
 def run_systemd(options: argparse.Namespace, output: CommandOutput) -> int:
