@@ -9,15 +9,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from democrai_sandbox import policy
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, StoreUnavailable
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    Operation,
-    ResourceType,
-    SandboxError,
-    TargetKind,
-    parse_declaration,
-)
 from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address, mixed_scripts, unicode_host
 from democrai_sandbox.policy.paths import pattern_problem
 
@@ -26,8 +19,6 @@ from .values import DecisionEffect, DecisionScope, Expected
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import timedelta
-
-    from democrai_sandbox.policy import NetworkTarget
 
     from .values import AccessTuple, Decision, StoredRequest
 
@@ -76,16 +67,16 @@ class History(NamedTuple):
 
 NO_HISTORY = History()
 
-OPERATIONS: Mapping[Operation, RiskFactor] = MappingProxyType(
+OPERATIONS: Mapping[policy.Operation, RiskFactor] = MappingProxyType(
     {
-        Operation.READ: RiskFactor("operation", _LOW, "reads files"),
-        Operation.RECEIVE: RiskFactor("operation", _LOW, "receives data"),
-        Operation.CREATE: RiskFactor("operation", _MEDIUM, "creates files"),
-        Operation.MODIFY: RiskFactor("operation", _MEDIUM, "changes files"),
-        Operation.CONNECT: RiskFactor("operation", _MEDIUM, "opens a connection that carries data both ways"),
-        Operation.SEND: RiskFactor("operation", _MEDIUM, "sends data"),
-        Operation.DELETE: RiskFactor("operation", _HIGH, "deletes files"),
-        Operation.EXECUTE: RiskFactor("operation", _HIGH, "runs a program"),
+        policy.Operation.READ: RiskFactor("operation", _LOW, "reads files"),
+        policy.Operation.RECEIVE: RiskFactor("operation", _LOW, "receives data"),
+        policy.Operation.CREATE: RiskFactor("operation", _MEDIUM, "creates files"),
+        policy.Operation.MODIFY: RiskFactor("operation", _MEDIUM, "changes files"),
+        policy.Operation.CONNECT: RiskFactor("operation", _MEDIUM, "opens a connection that carries data both ways"),
+        policy.Operation.SEND: RiskFactor("operation", _MEDIUM, "sends data"),
+        policy.Operation.DELETE: RiskFactor("operation", _HIGH, "deletes files"),
+        policy.Operation.EXECUTE: RiskFactor("operation", _HIGH, "runs a program"),
     }
 )
 
@@ -106,7 +97,7 @@ def assess(
 
 def _reasons(access: AccessTuple, history: History) -> Iterator[RiskFactor]:
     yield OPERATIONS[access.operation]
-    if access.resource_type is ResourceType.NETWORK:
+    if access.resource_type is policy.ResourceType.NETWORK:
         yield from _of_network(access.target, access.operation)
     else:
         yield from _of_path(access.target, access.operation)
@@ -154,13 +145,13 @@ _ANY_COMMAND = re.compile(
     r"(ba|da|z|k|fi|c|tc)?sh|busybox|python[\d.]*|perl|ruby|node|deno|bun|php|lua[\d.]*|env|xargs|sudo|su|doas|pkexec"
     r"|docker|podman|kubectl|ssh|systemctl|systemd-run|nsenter|chroot|gdb|strace"
 )
-_WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
+_WRITING = frozenset({policy.Operation.CREATE, policy.Operation.MODIFY, policy.Operation.DELETE})
 
 
-def _of_path(target: str, operation: Operation) -> Iterator[RiskFactor]:
+def _of_path(target: str, operation: policy.Operation) -> Iterator[RiskFactor]:
     found = _HOME.match(target)
     inside = target[found.end() :] if found else ""
-    if operation is Operation.EXECUTE:
+    if operation is policy.Operation.EXECUTE:
         if _ANY_COMMAND.fullmatch(target.rpartition("/")[2]):
             yield RiskFactor("any_command", _HIGH, "this program can run any command")
         return
@@ -230,33 +221,33 @@ _CONTROL_SOCKET = re.compile(
 )
 
 
-def _of_network(target: str, operation: Operation) -> Iterator[RiskFactor]:
+def _of_network(target: str, operation: policy.Operation) -> Iterator[RiskFactor]:
     try:
-        parsed = parse_declaration(target)
-    except InvalidInputError:
+        parsed = policy.parse_declaration(target)
+    except policy.InvalidInputError:
         yield RiskFactor("unreadable", _HIGH, "the target cannot be parsed")
         return
-    if parsed.kind is TargetKind.UNIX and _CONTROL_SOCKET.fullmatch(parsed.socket or ""):
+    if parsed.kind is policy.TargetKind.UNIX and _CONTROL_SOCKET.fullmatch(parsed.socket or ""):
         yield RiskFactor("control", _HIGH, "controls the machine or its containers")
         return
-    if parsed.kind is TargetKind.UNIX:
+    if parsed.kind is policy.TargetKind.UNIX:
         yield RiskFactor("local_service", _MEDIUM, "is a service of this machine")
         return
     yield from _of_host(parsed)
     if parsed.scheme in _NOT_ENCRYPTED and not _is_loopback(parsed):
-        level = _MEDIUM if operation is Operation.RECEIVE else _HIGH
+        level = _MEDIUM if operation is policy.Operation.RECEIVE else _HIGH
         yield RiskFactor("not_encrypted", level, "is not encrypted: the data can be read and changed in transit")
     if parsed.scheme not in _WEB and parsed.port not in _WEB_PORTS:
         yield RiskFactor("service", _MEDIUM, f"uses port {parsed.port}, which is not a web port")
 
 
-def _of_host(parsed: NetworkTarget) -> Iterator[RiskFactor]:
+def _of_host(parsed: policy.NetworkTarget) -> Iterator[RiskFactor]:
     host = parsed.host
     if host in _METADATA:
         yield RiskFactor("metadata", _HIGH, "serves the credentials of a cloud machine")
-    elif parsed.kind is TargetKind.NETWORK:
+    elif parsed.kind is policy.TargetKind.NETWORK:
         yield from _of_range(host)
-    elif parsed.kind is TargetKind.WILDCARD:
+    elif parsed.kind is policy.TargetKind.WILDCARD:
         yield RiskFactor("breadth", _MEDIUM, f"covers every host below {host}")
     elif _is_loopback(parsed):
         yield RiskFactor("loopback", _MEDIUM, "reaches services on this machine, which often trust local callers")
@@ -291,7 +282,7 @@ def _of_address(host: str) -> RiskFactor:
     return RiskFactor("address", _MEDIUM, "is an address without a name, whose owner can change")
 
 
-def _is_loopback(parsed: NetworkTarget) -> bool:
+def _is_loopback(parsed: policy.NetworkTarget) -> bool:
     if is_address(parsed.host):
         return ipaddress.ip_address(parsed.host).is_loopback
     return host_key(parsed.host) == LOOPBACK or parsed.host.endswith(".localhost")
@@ -319,10 +310,10 @@ def decide_each(
     decide: Callable[[str, int | None], Outcome],
     request_of: Callable[[str], StoredRequest],
     expected: Mapping[str, int],
-) -> tuple[tuple[str, Outcome | SandboxError], ...]:
+) -> tuple[tuple[str, Outcome | policy.SandboxError], ...]:
     """Decide the requests one by one and return their outcomes. A missing right to decide aborts the loop."""
     made: list[Decision] = []
-    found: list[tuple[str, Outcome | SandboxError]] = []
+    found: list[tuple[str, Outcome | policy.SandboxError]] = []
     own: dict[str, int] = {}
     away: StoreUnavailable | None = None
     for request_id in _checked(request_ids):
@@ -334,7 +325,7 @@ def decide_each(
             if version is not None and own:
                 # A change by an earlier decision of this loop is not a conflict with another administrator.
                 version = max(version, own.get(request_of(request_id).access.digest, 0))
-            outcome: Outcome | SandboxError = decide(request_id, version)
+            outcome: Outcome | policy.SandboxError = decide(request_id, version)
         except ExternalAccessAdminRequired:
             raise
         except DecisionConflict as error:
@@ -343,7 +334,7 @@ def decide_each(
             outcome = next((Outcome(decision) for decision in made if decision.id == answer), error)
         except StoreUnavailable as error:
             outcome = away = error
-        except SandboxError as error:
+        except policy.SandboxError as error:
             outcome = error
         if isinstance(outcome, Outcome) and outcome.decision is not None:
             made.append(outcome.decision)
@@ -355,10 +346,10 @@ def decide_each(
 def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:
     unique = tuple(dict.fromkeys(request_ids))
     if not unique:
-        raise InvalidInputError.of("name at least one request", pointer="/request_ids")
+        raise policy.InvalidInputError.of("name at least one request", pointer="/request_ids")
     if len(unique) > MOST_AT_ONCE:
         message = f"expected at most {MOST_AT_ONCE} requests, got {len(unique)}"
-        raise InvalidInputError.of(message, pointer="/request_ids")
+        raise policy.InvalidInputError.of(message, pointer="/request_ids")
     return unique
 
 
@@ -388,21 +379,21 @@ _ACTS = MappingProxyType(
 def request_act(act: str) -> tuple[DecisionEffect, DecisionScope]:
     """Return the effect and scope of an act, or reject the act."""
     if act not in _ACTS:
-        raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
+        raise policy.InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
     return _ACTS[act]
 
 
 def checked_id(text: str, name: str) -> str:
     """Return a text that can be an id."""
     if type(text) is not str or len(text) > _LONGEST_ID:
-        raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")
+        raise policy.InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")
     return text
 
 
 def check_pattern(resource_type: str, target: str) -> None:
     """Refuse a path that contains pattern characters, because a decision matches paths literally."""
-    if resource_type == ResourceType.FILESYSTEM and (found := pattern_problem(target, "/target")):
-        raise InvalidInputError([found])
+    if resource_type == policy.ResourceType.FILESYSTEM and (found := pattern_problem(target, "/target")):
+        raise policy.InvalidInputError([found])
 
 
 def expected_state(about: tuple[AccessTuple, ...], version: int | None) -> Expected | None:
@@ -410,12 +401,12 @@ def expected_state(about: tuple[AccessTuple, ...], version: int | None) -> Expec
     if version is None:
         return None
     if type(version) is not int or version < 0:
-        raise InvalidInputError.of("expected a version number (an integer of at least 0)", pointer="/expected")
+        raise policy.InvalidInputError.of("expected a version number (an integer of at least 0)", pointer="/expected")
     return Expected(about, version)
 
 
 def checked_reason(text: str) -> str:
     """Return a reason that is not too long."""
     if type(text) is not str or len(text) > LONGEST_REASON:
-        raise InvalidInputError.of(f"expected a text of at most {LONGEST_REASON} characters", pointer="/reason")
+        raise policy.InvalidInputError.of(f"expected a text of at most {LONGEST_REASON} characters", pointer="/reason")
     return text

@@ -11,16 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.policy import (
-    AccessRule,
-    ResourceType,
-    TargetKind,
-    is_at_or_below,
-    parse_access,
-    parse_declaration,
-    pointer_to,
-    prefixes_of,
-)
+from democrai_sandbox import policy
 from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
 from democrai_sandbox.policy.paths import folder_before_pattern, pattern_in
 
@@ -135,7 +126,7 @@ class Finding:
 class _PlacedRule(NamedTuple):
     """Rule with the location of its entry."""
 
-    rule: AccessRule
+    rule: policy.AccessRule
     entry: str
     """JSON pointer of the entry."""
     item: int | None
@@ -170,7 +161,7 @@ def lint(
     return tuple(sorted((_placed(finding, manifest) for finding in found), key=lambda finding: finding.line))
 
 
-def broadness(rule: AccessRule) -> tuple[Finding, ...]:
+def broadness(rule: policy.AccessRule) -> tuple[Finding, ...]:
     """Return the findings about a single rule, without its manifest."""
     return tuple(_target_findings(_PlacedRule(rule, "", None), None))
 
@@ -181,8 +172,8 @@ def _declared(manifest: Manifest, pointer: str) -> Iterator[_PlacedRule]:
         yield from (_PlacedRule(rule, "/endpoint_url", None) for rule in manifest.access)
         return
     for position, entry in enumerate(_written(manifest, pointer).get("access") or ()):
-        place = pointer_to(pointer, "access", position)
-        rules = parse_access([entry], base=manifest.source.folder)
+        place = policy.pointer_to(pointer, "access", position)
+        rules = policy.parse_access([entry], base=manifest.source.folder)
         for rule in rules:
             yield _PlacedRule(rule, place, entry["operation"].index(rule.operation) if len(rules) > 1 else None)
 
@@ -196,9 +187,9 @@ def _written(manifest: Manifest, pointer: str) -> dict[str, Any]:
 
 def _target_findings(declared: _PlacedRule, folder: str | None) -> Iterator[Finding]:
     rule = declared.rule
-    if rule.resource_type is ResourceType.FILESYSTEM:
+    if rule.resource_type is policy.ResourceType.FILESYSTEM:
         yield from _root_findings(declared, folder)
-    elif rule.resource_type is ResourceType.NETWORK:
+    elif rule.resource_type is policy.ResourceType.NETWORK:
         yield from _network_findings(declared)
 
 
@@ -216,9 +207,9 @@ def _root_findings(declared: _PlacedRule, folder: str | None) -> Iterator[Findin
         advice = "Name the folder that is used, or request approval for paths that are chosen at run time."
         yield Finding(FindingCode.BROAD_ROOT, Severity.WARNING, declared.entry, message, advice)
         return
-    if folder is not None and is_at_or_below(root, os.path.realpath(folder)):
+    if folder is not None and policy.is_at_or_below(root, os.path.realpath(folder)):
         return
-    checkout = next((place for place in prefixes_of(root) if os.path.lexists(f"{place}/.git")), None)
+    checkout = next((place for place in policy.prefixes_of(root) if os.path.lexists(f"{place}/.git")), None)
     if checkout is not None:
         message = f"{root} is in the checkout {checkout}, with its sources, history and uncommitted files"
         advice = "Name a data folder outside the checkout."
@@ -232,16 +223,16 @@ def _is_broad(root: str) -> bool:
 
 
 def _network_findings(declared: _PlacedRule) -> Iterator[Finding]:
-    target = parse_declaration(declared.rule.normalized_target)
+    target = policy.parse_declaration(declared.rule.normalized_target)
     place, name = declared.entry, target.normalized
     warning = Severity.WARNING
-    if target.kind is TargetKind.HOST and target.port is None:
+    if target.kind is policy.TargetKind.HOST and target.port is None:
         advice = f"Write https://{target.host}/path for requests, or {target.host}:port for sockets."
         yield Finding(FindingCode.BARE_HOST, warning, place, f"{name} covers every port and protocol", advice)
-    elif target.kind is TargetKind.WILDCARD:
+    elif target.kind is policy.TargetKind.WILDCARD:
         advice = "Name the hosts that are used."
         yield Finding(FindingCode.WILDCARD_HOST, warning, place, f"{name} covers unlisted hosts", advice)
-    elif target.kind is TargetKind.NETWORK:
+    elif target.kind is policy.TargetKind.NETWORK:
         advice = "Name the addresses and ports that are used."
         yield Finding(FindingCode.ADDRESS_RANGE, warning, place, f"{name} covers every port of a range", advice)
     elif target.scheme in _UNENCRYPTED and not _is_loopback(target.host):
@@ -266,7 +257,7 @@ def _covered_entries(declared: list[_PlacedRule]) -> Iterator[Finding]:
     for entry, pairs in covered.items():
         whole = len(pairs) == sizes[entry]
         for one, other in pairs[:1] if whole else pairs:
-            place = entry if whole or one.item is None else pointer_to(entry, "operation", one.item)
+            place = entry if whole or one.item is None else policy.pointer_to(entry, "operation", one.item)
             what = "the entry" if whole else f"'{one.rule.operation}'"
             message = f"{what} is already covered by {other.entry} ({other.rule.normalized_target})"
             advice = "Remove one of the two: the broad one if the narrow one is enough."
@@ -275,7 +266,7 @@ def _covered_entries(declared: list[_PlacedRule]) -> Iterator[Finding]:
 
 def _import_findings(manifest: Manifest, pointer: str, sensitive: frozenset[str]) -> Iterator[Finding]:
     for position, root in enumerate(_written(manifest, pointer).get("allowed_imports") or ()):
-        place = pointer_to(pointer, "allowed_imports", position)
+        place = policy.pointer_to(pointer, "allowed_imports", position)
         if root not in sensitive:
             advice = "Remove it: only sensitive imports are listed here, other imports need no permission."
             yield Finding(FindingCode.NEEDLESS_IMPORT, Severity.NOTICE, place, f"{root} needs no permission", advice)
@@ -310,14 +301,14 @@ def _limit_findings(manifest: Manifest, pointer: str) -> Iterator[Finding]:
     written = _written(manifest, pointer).get("limits")
     if written is None:
         return
-    place = pointer_to(pointer, "limits")
+    place = policy.pointer_to(pointer, "limits")
     notice, advice = Severity.NOTICE, "Remove it, or set a number that can be reached."
     if not written:
         yield Finding(FindingCode.NEEDLESS_LIMIT, notice, place, "it contains no limit", advice)
     for name, number in written.items():
         if number >= LARGEST[name]:
             message = f"{number:,} is more than any machine has"
-            yield Finding(FindingCode.NEEDLESS_LIMIT, notice, pointer_to(place, name), message, advice)
+            yield Finding(FindingCode.NEEDLESS_LIMIT, notice, policy.pointer_to(place, name), message, advice)
 
 
 def _is_unused(root: str, folder: str | None) -> bool:

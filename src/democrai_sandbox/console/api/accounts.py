@@ -30,19 +30,8 @@ from democrai_sandbox.errors import AccountUnknown, NotSignedIn
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
 
-from .openapi import (
-    ApiAnswer,
-    ApiInput,
-    AuditItem,
-    Id,
-    ListPage,
-    Paging,
-    SubjectText,
-    Text,
-    operation,
-    router,
-    subject_of,
-)
+from . import openapi
+from .openapi import operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,30 +40,30 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import AuditRecord
     from democrai_sandbox.host.accounts import Accounts
 
-accounts = router("accounts")
+accounts = openapi.router("accounts")
 Manager = Annotated[ServedRequest, Depends(holder(Scope.ACCOUNTS_MANAGE))]
 _LONGEST_LIFETIME = 3650 * 86400
 
 
-class Me(ApiAnswer):
+class Me(openapi.ApiAnswer):
     """The caller."""
 
-    user_id: Text
-    name: Text
-    organization_id: Text
-    session_key: Text
-    role: Text
-    access_level: Text
+    user_id: openapi.Text
+    name: openapi.Text
+    organization_id: openapi.Text
+    session_key: openapi.Text
+    role: openapi.Text
+    access_level: openapi.Text
     may_decide: bool
     scopes: list[str] | None
     """Scopes of the token; null for a session, which has all rights of the role."""
 
 
-class TokenItem(ApiAnswer):
+class TokenItem(openapi.ApiAnswer):
     """A token without its secret."""
 
     id: str
-    label: Text
+    label: openapi.Text
     scopes: Annotated[list[str], BeforeValidator(sorted)]
     created_at: datetime
     expires_at: datetime | None
@@ -82,13 +71,13 @@ class TokenItem(ApiAnswer):
     ended_at: datetime | None
 
 
-class TokenList(ApiAnswer):
+class TokenList(openapi.ApiAnswer):
     """Tokens, newest first."""
 
     items: list[TokenItem]
 
 
-class NewToken(ApiInput):
+class NewToken(openapi.ApiInput):
     """A token to create."""
 
     label: str = Field(min_length=1, max_length=100)
@@ -96,32 +85,32 @@ class NewToken(ApiInput):
     lifetime_seconds: int | None = Field(default=None, gt=0, le=_LONGEST_LIFETIME)
 
 
-class MadeToken(ApiAnswer):
+class MadeToken(openapi.ApiAnswer):
     """A new token; the secret is shown only here."""
 
     token: TokenItem
     secret: str
 
 
-class SessionItem(ApiAnswer):
+class SessionItem(openapi.ApiAnswer):
     """A session."""
 
     id: str
-    address: Text
-    user_agent: Text
+    address: openapi.Text
+    user_agent: openapi.Text
     created_at: datetime
     last_seen: datetime
     is_present: bool
     """Whether it is the session of this HTTP request."""
 
 
-class SessionList(ApiAnswer):
+class SessionList(openapi.ApiAnswer):
     """Sessions, newest first."""
 
     items: list[SessionItem]
 
 
-class Ended(ApiAnswer):
+class Ended(openapi.ApiAnswer):
     """Number of ended sessions or tokens."""
 
     ended: int
@@ -163,7 +152,7 @@ def create_token(served: Manager, new: NewToken) -> MadeToken:
 
 
 @accounts.delete("/tokens/{token_id}", **operation(Scope.ACCOUNTS_MANAGE, 404))
-def revoke_token(served: Manager, token_id: Id) -> Ended:
+def revoke_token(served: Manager, token_id: openapi.Id) -> Ended:
     """Revoke one of your tokens, and end its session approvals."""
     who = served.caller.user_id
     _accounts(served).revoke_token(token_id, who, owner=who)
@@ -185,7 +174,7 @@ def end_other_sessions(served: Manager) -> Ended:
 
 
 @accounts.delete("/sessions/{session_id}", **operation(Scope.ACCOUNTS_MANAGE, 404))
-def end_session(served: Manager, session_id: Id) -> Ended:
+def end_session(served: Manager, session_id: openapi.Id) -> Ended:
     """End one of your sessions and its approvals."""
     who = served.caller.user_id
     _accounts(served).end_session(session_id, who, owner=who)
@@ -282,7 +271,7 @@ def _taken(page: io.StringIO) -> bytes:
     return text.encode()
 
 
-audit = router("audit")
+audit = openapi.router("audit")
 AuditReader = Annotated[ServedRequest, Depends(holder(Scope.AUDIT_READ))]
 _LARGEST = (1 << 63) - 1
 
@@ -294,7 +283,7 @@ class AuditChoice(BaseModel):
 
     action: list[AuditAction] = Field(default=[], description="May be repeated.")
     actor: str = Field(default="", max_length=500)
-    subject: SubjectText = ""
+    subject: openapi.SubjectText = ""
     request: str = Field(default="", max_length=100, description="The id of a request.")
     since: AwareDatetime | None = Field(default=None, description="At this time or later.")
     until: AwareDatetime | None = Field(default=None, description="Before this time.")
@@ -303,11 +292,11 @@ class AuditChoice(BaseModel):
     def wanted(self) -> AuditFilter:
         """The filter for the access service."""
         return AuditFilter(
-            tuple(self.action), self.actor, subject_of(self.subject), self.request, self.since, self.until
+            tuple(self.action), self.actor, openapi.subject_of(self.subject), self.request, self.since, self.until
         )
 
 
-class AuditQuery(AuditChoice, Paging):
+class AuditQuery(AuditChoice, openapi.Paging):
     """Filters and page of records."""
 
 
@@ -317,20 +306,20 @@ class ExportQuery(AuditChoice):
     format: Literal["jsonl", "csv"] = "jsonl"
 
 
-class AuditVerification(ApiAnswer):
+class AuditVerification(openapi.ApiAnswer):
     """Result of verifying the hash chain."""
 
     ok: bool
     count: int
     first_bad: int | None
-    what: Text
+    what: openapi.Text
 
 
 @audit.get("/audit", **operation(Scope.AUDIT_READ, query=True))
-def list_audit(served: AuditReader, query: Annotated[AuditQuery, Query()]) -> ListPage[AuditItem]:
+def list_audit(served: AuditReader, query: Annotated[AuditQuery, Query()]) -> openapi.ListPage[openapi.AuditItem]:
     """List records, newest first."""
     with served.administration() as administration:
-        return ListPage[AuditItem].model_validate(administration.history(query.wanted, query.page))
+        return openapi.ListPage[openapi.AuditItem].model_validate(administration.history(query.wanted, query.page))
 
 
 _EXPORT: dict[str, Any] = operation(Scope.AUDIT_READ, query=True)
@@ -359,7 +348,7 @@ def verify_audit(served: AuditReader) -> AuditVerification:
 
 
 @audit.get("/audit/{sequence}", **operation(Scope.AUDIT_READ, 404))
-def show_record(served: AuditReader, sequence: Annotated[int, Path(ge=1, le=_LARGEST)]) -> AuditItem:
+def show_record(served: AuditReader, sequence: Annotated[int, Path(ge=1, le=_LARGEST)]) -> openapi.AuditItem:
     """Show one record with the state before and after it."""
     with served.administration() as administration:
-        return AuditItem.model_validate(administration.audit_record(sequence))
+        return openapi.AuditItem.model_validate(administration.audit_record(sequence))

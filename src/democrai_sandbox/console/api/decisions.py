@@ -28,31 +28,8 @@ from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
-from .openapi import (
-    ABOUT_VERSION,
-    AccessItem,
-    AccessRequest,
-    ApiAnswer,
-    ApiInput,
-    AuditItem,
-    DecisionItem,
-    DecisionResult,
-    Id,
-    Lifetime,
-    ListPage,
-    Paging,
-    Reason,
-    Repeatable,
-    Repeating,
-    ResumeStatus,
-    SubjectText,
-    Text,
-    Version,
-    operation,
-    router,
-    subject_named,
-    subject_of,
-)
+from . import openapi
+from .openapi import operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,15 +38,15 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import AccessTuple
     from democrai_sandbox.access.verdicts import RiskAssessment
 
-requests = router("requests")
+requests = openapi.router("requests")
 RequestReader = Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_READ))]
 
 
-class QueueQuery(Paging):
+class QueueQuery(openapi.Paging):
     """Filters of requests."""
 
     kind: SubjectKind | None = None
-    subject: SubjectText = ""
+    subject: openapi.SubjectText = ""
     resource_type: ResourceType | None = None
     operation: Operation | None = None
     user: str = Field(default="", max_length=500)
@@ -83,7 +60,7 @@ class QueueQuery(Paging):
     def wanted(self) -> RequestFilter:
         """The filter for the access service."""
         return RequestFilter(
-            subject=subject_of(self.subject),
+            subject=openapi.subject_of(self.subject),
             subject_kind=self.kind,
             resource_type=self.resource_type,
             operation=self.operation,
@@ -114,38 +91,38 @@ class RequestQuery(QueueQuery):
         return tuple(self.state)
 
 
-class RiskReason(ApiAnswer):
+class RiskReason(openapi.ApiAnswer):
     """One reason for a risk."""
 
     code: str
     level: RiskLevel
-    text: Text
+    text: openapi.Text
 
 
-class RequestGroupItem(ApiAnswer):
+class RequestGroupItem(openapi.ApiAnswer):
     """All pending requests for the same access, of all users."""
 
-    access: AccessItem
+    access: openapi.AccessItem
     newest_id: str
     requests: int
     count: int
-    users: list[Text]
+    users: list[openapi.Text]
     user_count: int
     session_count: int
     first_seen: datetime
     last_seen: datetime
     risk: RiskLevel
     risk_reasons: list[RiskReason]
-    chain: list[Text]
+    chain: list[openapi.Text]
 
 
-class TargetChoice(ApiAnswer):
+class TargetChoice(openapi.ApiAnswer):
     """A possible target of a decision: the requested one or a broader one."""
 
-    target: Text
-    label: Text
-    words: Text
-    warnings: list[Text]
+    target: openapi.Text
+    label: openapi.Text
+    words: openapi.Text
+    warnings: list[openapi.Text]
     is_exact: bool
     version: int | None
     """Version of the decisions about this target and the requested one: see `expected_version`. Null for a user who
@@ -156,10 +133,10 @@ class TargetChoice(ApiAnswer):
     """Highest first."""
 
 
-class RequestDetail(ApiAnswer):
+class RequestDetail(openapi.ApiAnswer):
     """A request with the facts for a decision."""
 
-    request: AccessRequest
+    request: openapi.AccessRequest
     risk: RiskLevel | None = Field(description="Null for a reader who may not decide.")
     risk_reasons: list[RiskReason] = Field(description="The highest first.")
     version: int | None = Field(
@@ -167,38 +144,40 @@ class RequestDetail(ApiAnswer):
         "may not decide."
     )
     choices: list[TargetChoice]
-    similar: list[DecisionItem]
-    alike: list[AccessRequest]
-    history: list[AuditItem]
-    resume: ResumeStatus | None
+    similar: list[openapi.DecisionItem]
+    alike: list[openapi.AccessRequest]
+    history: list[openapi.AuditItem]
+    resume: openapi.ResumeStatus | None
 
 
-class NewNote(ApiInput):
+class NewNote(openapi.ApiInput):
     """A note on a request."""
 
     text: str = Field(min_length=1, max_length=2000)
 
 
 @requests.get("/requests", **operation(Scope.REQUESTS_READ, query=True))
-def list_requests(served: RequestReader, query: Annotated[RequestQuery, Query()]) -> ListPage[AccessRequest]:
+def list_requests(
+    served: RequestReader, query: Annotated[RequestQuery, Query()]
+) -> openapi.ListPage[openapi.AccessRequest]:
     """List requests, most recently seen first; by default pending ones. Users who may not decide see their own."""
     with served.administration() as administration:
         if served.visitor.may_decide:
             found = administration.pending_requests(query.wanted, query.page)
         else:
             found = administration.own_requests(query.page, states=query.own_states)
-    return ListPage[AccessRequest].model_validate(found)
+    return openapi.ListPage[openapi.AccessRequest].model_validate(found)
 
 
 @requests.get("/requests/queue", **operation(Scope.REQUESTS_READ, query=True))
-def list_queue(served: RequestReader, query: Annotated[QueueQuery, Query()]) -> ListPage[RequestGroupItem]:
+def list_queue(served: RequestReader, query: Annotated[QueueQuery, Query()]) -> openapi.ListPage[RequestGroupItem]:
     """List pending requests, one row per access, highest risk first."""
     with served.administration() as administration:
-        return ListPage[RequestGroupItem].model_validate(administration.queue(query.wanted, query.page))
+        return openapi.ListPage[RequestGroupItem].model_validate(administration.queue(query.wanted, query.page))
 
 
 @requests.get("/requests/{request_id}", **operation(Scope.REQUESTS_READ, 404))
-def show_request(served: RequestReader, request_id: Id) -> RequestDetail:
+def show_request(served: RequestReader, request_id: openapi.Id) -> RequestDetail:
     """Show a request, its choices, similar decisions, its history, and the state of its resume action.
 
     The user who made it can see it too, without data of other users.
@@ -225,17 +204,17 @@ def show_request(served: RequestReader, request_id: Id) -> RequestDetail:
 @requests.post("/requests/{request_id}/notes", status_code=201, **operation(Scope.REQUESTS_DECIDE, 404, 409, body=True))
 def add_note(
     served: Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_DECIDE))],
-    request_id: Id,
+    request_id: openapi.Id,
     note: NewNote,
-    repeated: Repeating,
-) -> AuditItem:
+    repeated: openapi.Repeating,
+) -> openapi.AuditItem:
     """Add a note to a request, such as a question to its user. It decides nothing."""
 
-    def act() -> AuditItem:
+    def act() -> openapi.AuditItem:
         with served.administration() as administration:
-            return AuditItem.model_validate(administration.note(request_id, note.text))
+            return openapi.AuditItem.model_validate(administration.note(request_id, note.text))
 
-    return repeated.run(served.visitor, note, AuditItem, act, for_all=True)
+    return repeated.run(served.visitor, note, openapi.AuditItem, act, for_all=True)
 
 
 def _choices(administration: Administration, found: values.StoredRequest, visitor: Visitor) -> list[TargetChoice]:
@@ -254,16 +233,16 @@ def _choices(administration: Administration, found: values.StoredRequest, visito
     ]
 
 
-decisions = router("decisions")
+decisions = openapi.router("decisions")
 Reader = Annotated[ServedRequest, Depends(holder(Scope.APPROVALS_READ))]
 
 
-class DecisionQuery(Paging):
+class DecisionQuery(openapi.Paging):
     """Filters of decisions."""
 
     state: Literal["live", "ended", "any"] = "live"
     scope: values.DecisionScope | None = None
-    subject: SubjectText = ""
+    subject: openapi.SubjectText = ""
     resource_type: ResourceType | None = None
     operation: Operation | None = None
     session: str = Field(default="", max_length=500)
@@ -274,7 +253,7 @@ class DecisionQuery(Paging):
         """The filter for the access service."""
         return DecisionFilter(
             scope=self.scope,
-            subject=subject_of(self.subject),
+            subject=openapi.subject_of(self.subject),
             resource_type=self.resource_type,
             operation=self.operation,
             session_key=self.session,
@@ -283,7 +262,7 @@ class DecisionQuery(Paging):
         )
 
 
-class DecisionDetail(DecisionItem):
+class DecisionDetail(openapi.DecisionItem):
     """An approval or a denial, with its version."""
 
     version: int
@@ -291,21 +270,21 @@ class DecisionDetail(DecisionItem):
 
 
 @decisions.get("/approvals", **operation(Scope.APPROVALS_READ, query=True))
-def list_approvals(served: Reader, query: Annotated[DecisionQuery, Query()]) -> ListPage[DecisionItem]:
+def list_approvals(served: Reader, query: Annotated[DecisionQuery, Query()]) -> openapi.ListPage[openapi.DecisionItem]:
     """List approvals, newest first, with the administrator and the time of the last use."""
     with served.administration() as administration:
-        return ListPage[DecisionItem].model_validate(administration.approvals(query.wanted, query.page))
+        return openapi.ListPage[openapi.DecisionItem].model_validate(administration.approvals(query.wanted, query.page))
 
 
 @decisions.get("/denials", **operation(Scope.APPROVALS_READ, query=True))
-def list_denials(served: Reader, query: Annotated[DecisionQuery, Query()]) -> ListPage[DecisionItem]:
+def list_denials(served: Reader, query: Annotated[DecisionQuery, Query()]) -> openapi.ListPage[openapi.DecisionItem]:
     """List denials, newest first."""
     with served.administration() as administration:
-        return ListPage[DecisionItem].model_validate(administration.denials(query.wanted, query.page))
+        return openapi.ListPage[openapi.DecisionItem].model_validate(administration.denials(query.wanted, query.page))
 
 
 @decisions.get("/decisions/{decision_id}", **operation(Scope.APPROVALS_READ, 404))
-def show_decision(served: Reader, decision_id: Id) -> DecisionDetail:
+def show_decision(served: Reader, decision_id: openapi.Id) -> DecisionDetail:
     """Show an approval or a denial, in force or not."""
     with served.administration() as administration:
         found = administration.decision(decision_id)
@@ -313,7 +292,7 @@ def show_decision(served: Reader, decision_id: Id) -> DecisionDetail:
     return DecisionDetail.of(found, version=version)
 
 
-decision_calls = router("decisions")
+decision_calls = openapi.router("decisions")
 Decider = Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_DECIDE))]
 _DECIDES = operation(Scope.REQUESTS_DECIDE, 404, 409, body=True)
 _PREVIEW = MappingProxyType(
@@ -326,72 +305,72 @@ _PREVIEW = MappingProxyType(
 Target = Annotated[str, Field(min_length=1, max_length=8192)]
 
 
-class RequestVerdict(ApiInput):
+class RequestVerdict(openapi.ApiInput):
     """A decision about a request."""
 
     target: Target | None = Field(
         default=None, description="A broader target that covers the requested one; see `choices`."
     )
-    reason: Reason = ""
-    expected_version: Version | None = Field(default=None, description=ABOUT_VERSION)
+    reason: openapi.Reason = ""
+    expected_version: openapi.Version | None = Field(default=None, description=openapi.ABOUT_VERSION)
 
 
 class PermanentVerdict(RequestVerdict):
     """A permanent or limited approval of a request."""
 
-    lifetime_seconds: Lifetime | None = None
+    lifetime_seconds: openapi.Lifetime | None = None
 
 
-class Bulk(ApiInput):
+class Bulk(openapi.ApiInput):
     """One decision about many requests."""
 
-    request_ids: list[Id] = Field(min_length=1, max_length=MOST_AT_ONCE)
+    request_ids: list[openapi.Id] = Field(min_length=1, max_length=MOST_AT_ONCE)
     act: Literal["session", "permanent", "deny"]
-    reason: Reason = ""
-    expected_versions: dict[Id, Version] = Field(
-        default={}, description=f"By request, as a `dry_run` tells them. {ABOUT_VERSION}"
+    reason: openapi.Reason = ""
+    expected_versions: dict[openapi.Id, openapi.Version] = Field(
+        default={}, description=f"By request, as a `dry_run` tells them. {openapi.ABOUT_VERSION}"
     )
     dry_run: bool = Field(default=False, description="Only tell what would become of each.")
 
 
-class BulkItem(ApiAnswer):
+class BulkItem(openapi.ApiAnswer):
     """Result for one request."""
 
-    id: Text
+    id: openapi.Text
     done: bool
-    told: Text
+    told: openapi.Text
     """The result in words."""
     code: str = Field(default="")
     """Code of the error, if any."""
-    decision: DecisionItem | None = None
+    decision: openapi.DecisionItem | None = None
     version: int | None = None
     """With `dry_run`, the version of the state; null for a request that would not be decided."""
 
 
-class BulkResult(ApiAnswer):
+class BulkResult(openapi.ApiAnswer):
     """Results in the given order."""
 
     dry_run: bool
     items: list[BulkItem]
 
 
-class Unasked(ApiInput):
+class Unasked(openapi.ApiInput):
     """A decision without a request."""
 
-    subject: SubjectText
+    subject: openapi.SubjectText
     resource_type: str = Field(max_length=100)
     operation: str = Field(max_length=100)
     target: Target
     effect: Literal["approval", "denial"]
-    reason: Reason = ""
-    lifetime_seconds: Lifetime | None = None
-    expected_version: Version | None = Field(default=None, description=ABOUT_VERSION)
+    reason: openapi.Reason = ""
+    lifetime_seconds: openapi.Lifetime | None = None
+    expected_version: openapi.Version | None = Field(default=None, description=openapi.ABOUT_VERSION)
 
 
-class Revocation(ApiInput):
+class Revocation(openapi.ApiInput):
     """The reason of a revocation."""
 
-    reason: Reason = ""
+    reason: openapi.Reason = ""
 
 
 # For HTTP requests without a body.
@@ -399,7 +378,7 @@ _NO_VERDICT, _NO_PERMANENT_VERDICT, _NO_REVOCATION = RequestVerdict(), Permanent
 
 
 @decision_calls.post("/requests/decide", **_DECIDES)
-def decide_requests(served: Decider, bulk: Bulk, repeated: Repeating) -> BulkResult:
+def decide_requests(served: Decider, bulk: Bulk, repeated: openapi.Repeating) -> BulkResult:
     """Decide many requests separately: a failed one does not stop the others. `dry_run` only previews."""
     with served.administration() as administration:
         if bulk.dry_run:
@@ -425,16 +404,19 @@ def decide_requests(served: Decider, bulk: Bulk, repeated: Repeating) -> BulkRes
 
 @decision_calls.post("/requests/{request_id}/approve-session", **_DECIDES)
 def approve_for_session(
-    served: Decider, request_id: Id, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
-) -> DecisionResult:
+    served: Decider, request_id: openapi.Id, repeated: openapi.Repeating, verdict: RequestVerdict = _NO_VERDICT
+) -> openapi.DecisionResult:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` has the reason."""
     return _decided(served, repeated, verdict, _submitted("session", request_id, verdict))
 
 
 @decision_calls.post("/requests/{request_id}/approve", **_DECIDES)
 def approve(
-    served: Decider, request_id: Id, repeated: Repeating, verdict: PermanentVerdict = _NO_PERMANENT_VERDICT
-) -> DecisionResult:
+    served: Decider,
+    request_id: openapi.Id,
+    repeated: openapi.Repeating,
+    verdict: PermanentVerdict = _NO_PERMANENT_VERDICT,
+) -> openapi.DecisionResult:
     """Approve a request permanently, or for a time."""
     submitted = _submitted("permanent", request_id, verdict, _span(verdict.lifetime_seconds))
     with served.administration() as administration:
@@ -444,17 +426,21 @@ def approve(
 
 
 @decision_calls.post("/requests/{request_id}/deny", **_DECIDES)
-def deny(served: Decider, request_id: Id, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT) -> DecisionResult:
+def deny(
+    served: Decider, request_id: openapi.Id, repeated: openapi.Repeating, verdict: RequestVerdict = _NO_VERDICT
+) -> openapi.DecisionResult:
     """Deny a request until the denial is revoked or the access approved."""
     return _decided(served, repeated, verdict, _submitted("deny", request_id, verdict))
 
 
 @decision_calls.post("/decisions", status_code=201, **operation(Scope.REQUESTS_DECIDE, 409, body=True))
-def decide_unasked(served: Decider, unasked: Unasked, repeated: Repeating) -> DecisionResult:
+def decide_unasked(served: Decider, unasked: Unasked, repeated: openapi.Repeating) -> openapi.DecisionResult:
     """Approve or deny an access permanently, without a request."""
     submitted = SubmittedDecision(
         "permanent" if unasked.effect == "approval" else "deny",
-        UnrequestedAccess(subject_named(unasked.subject), unasked.resource_type, unasked.operation, unasked.target),
+        UnrequestedAccess(
+            openapi.subject_named(unasked.subject), unasked.resource_type, unasked.operation, unasked.target
+        ),
         reason=unasked.reason,
         lifetime=_span(unasked.lifetime_seconds),
         expected=unasked.expected_version,
@@ -468,18 +454,18 @@ def decide_unasked(served: Decider, unasked: Unasked, repeated: Repeating) -> De
 @decision_calls.post("/decisions/{decision_id}/revoke", **operation(Scope.APPROVALS_REVOKE, 404, 409, body=True))
 def revoke(
     served: Annotated[ServedRequest, Depends(holder(Scope.APPROVALS_REVOKE))],
-    decision_id: Id,
-    repeated: Repeating,
+    decision_id: openapi.Id,
+    repeated: openapi.Repeating,
     revocation: Revocation = _NO_REVOCATION,
-) -> DecisionItem:
+) -> openapi.DecisionItem:
     """Revoke an approval or a denial: the access is undecided again, on every node within moments."""
 
-    def act() -> DecisionItem:
+    def act() -> openapi.DecisionItem:
         revoked = SubmittedDecision("revoke", decision_id, reason=revocation.reason)
         outcome = decide(served.sandbox.access.administration, served.caller, revoked)
-        return DecisionItem.model_validate(outcome.decision)
+        return openapi.DecisionItem.model_validate(outcome.decision)
 
-    return repeated.run(served.visitor, revocation, DecisionItem, act)
+    return repeated.run(served.visitor, revocation, openapi.DecisionItem, act)
 
 
 def _submitted(
@@ -489,14 +475,16 @@ def _submitted(
 
 
 def _decided(
-    served: ServedRequest, repeated: Repeatable, order: ApiInput, submitted: SubmittedDecision
-) -> DecisionResult:
+    served: ServedRequest, repeated: openapi.Repeatable, order: openapi.ApiInput, submitted: SubmittedDecision
+) -> openapi.DecisionResult:
     """Return the result of a decision; a repeated idempotency key returns the first result."""
 
-    def act() -> DecisionResult:
-        return DecisionResult.model_validate(decide(served.sandbox.access.administration, served.caller, submitted))
+    def act() -> openapi.DecisionResult:
+        return openapi.DecisionResult.model_validate(
+            decide(served.sandbox.access.administration, served.caller, submitted)
+        )
 
-    return repeated.run(served.visitor, order, DecisionResult, act)
+    return repeated.run(served.visitor, order, openapi.DecisionResult, act)
 
 
 def _approved(administration: Administration, visitor: Visitor, *submitted: SubmittedDecision) -> list[AccessTuple]:
@@ -518,7 +506,7 @@ def _item(request_id: str, outcome: Outcome | SandboxError) -> BulkItem:
         return BulkItem(id=request_id, done=False, told=said.detail, code=said.code)
     if outcome.decision is None:
         return BulkItem(id=request_id, done=False, told=outcome.skipped, code="skipped")
-    decision = DecisionItem.model_validate(outcome.decision)
+    decision = openapi.DecisionItem.model_validate(outcome.decision)
     return BulkItem(id=request_id, done=True, told="decided", decision=decision)
 
 

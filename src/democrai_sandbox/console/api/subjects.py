@@ -25,31 +25,17 @@ from democrai_sandbox.manifests import ChangeEffect
 from democrai_sandbox.policy import Subject, SubjectKind, chain_from_list
 from democrai_sandbox.runtime.access_environment import serving
 
-from .openapi import (
-    AccessItem,
-    AccessRequest,
-    ApiAnswer,
-    ApiInput,
-    DecisionItem,
-    Id,
-    ManifestRule,
-    Members,
-    Named,
-    SubjectText,
-    Text,
-    operation,
-    router,
-    subject_named,
-)
+from . import openapi
+from .openapi import operation
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.explain.explanation import Explanation
 
-subjects = router("subjects")
+subjects = openapi.router("subjects")
 Reader = Annotated[ServedRequest, Depends(holder(Scope.SUBJECTS_READ))]
 
 
-class SubjectTotals(ApiAnswer):
+class SubjectTotals(openapi.ApiAnswer):
     """Counts of one subject."""
 
     pending: int
@@ -58,70 +44,70 @@ class SubjectTotals(ApiAnswer):
     denials: int
 
 
-class SubjectEntry(ApiAnswer):
+class SubjectEntry(openapi.ApiAnswer):
     """A subject in a list."""
 
-    subject: Named
-    source: Text
+    subject: openapi.Named
+    source: openapi.Text
     declared: int
     counts: SubjectTotals
     is_broken: bool
 
 
-class SubjectList(ApiAnswer):
+class SubjectList(openapi.ApiAnswer):
     """All known subjects."""
 
     items: list[SubjectEntry]
 
 
-class DeclaredRule(ApiAnswer):
+class DeclaredRule(openapi.ApiAnswer):
     """A rule of a manifest, and the number of observed accesses that it covers."""
 
-    rule: ManifestRule
-    section: Text
+    rule: openapi.ManifestRule
+    section: openapi.Text
     line: int
     is_observable: bool
     times_seen: int
 
 
-class DecidedRule(ApiAnswer):
+class DecidedRule(openapi.ApiAnswer):
     """A decision in force, and the number of observed accesses that it covers."""
 
-    decision: DecisionItem
+    decision: openapi.DecisionItem
     times_seen: int
     is_unused: bool
 
 
-class SubjectObservation(ApiAnswer):
+class SubjectObservation(openapi.ApiAnswer):
     """An access since this process started, its reason, and the rule or decision that covers it now."""
 
-    resource_type: Text
-    operation: Text
-    target: Text
-    result: Text
+    resource_type: openapi.Text
+    operation: openapi.Text
+    target: openapi.Text
+    result: openapi.Text
     reason: AccessReason
     """The rule or decision at that time; empty without one."""
     count: int
     first: datetime
     last: datetime
-    declared: ManifestRule | None
+    declared: openapi.ManifestRule | None
     decision_id: str
     """Id of the decision in force now, which can be newer than the result."""
 
 
-class SubjectDetail(ApiAnswer):
+class SubjectDetail(openapi.ApiAnswer):
     """A subject in full."""
 
-    subject: Named
-    manifest_file: Text
+    subject: openapi.Named
+    manifest_file: openapi.Text
     inherits: bool
-    problems: list[Text]
+    problems: list[openapi.Text]
     declared: list[DeclaredRule]
     approvals: list[DecidedRule]
     denials: list[DecidedRule]
     observed: list[SubjectObservation]
-    requests: list[AccessRequest]
-    unenforced: list[Text]
+    requests: list[openapi.AccessRequest]
+    unenforced: list[openapi.Text]
     """Rules that the kernel does not enforce for its worker and its children."""
 
 
@@ -148,28 +134,28 @@ def show_subject(
     return SubjectDetail.of(found, observed=observed)
 
 
-shadows = router("shadows")
+shadows = openapi.router("shadows")
 Starter = Annotated[ServedRequest, Depends(holder(Scope.REQUESTS_DECIDE))]
 
 
-class NewShadow(ApiInput):
+class NewShadow(openapi.ApiInput):
     """Subject and candidate manifest of a new shadow run."""
 
-    subject: SubjectText
+    subject: openapi.SubjectText
     manifest: str | dict[str, Any] = Field(description="The candidate: an object, or its text as in a file.")
     dry_run: bool = Field(default=False, description="Only check the candidate; the run in the answer then has no id.")
 
 
-class Shadow(ApiAnswer):
+class Shadow(openapi.ApiAnswer):
     """A run."""
 
     id: str
-    subject: Named
+    subject: openapi.Named
     is_running: bool
     started_at: datetime
-    started_by: Text
+    started_by: openapi.Text
     ended_at: datetime | None
-    ended_by: Text
+    ended_by: openapi.Text
 
 
 class ShadowEntry(Shadow):
@@ -180,47 +166,47 @@ class ShadowEntry(Shadow):
     would_be_allowed: int
 
 
-class ShadowList(ApiAnswer):
+class ShadowList(openapi.ApiAnswer):
     """All stored shadow runs."""
 
     items: list[ShadowEntry]
 
 
-class ShadowFinding(ApiAnswer):
+class ShadowFinding(openapi.ApiAnswer):
     """An access that the candidate decides differently."""
 
-    resource_type: Text
+    resource_type: openapi.Text
     """The operation, or `import` for a sensitive import."""
-    operation: Text
-    target: Text
+    operation: openapi.Text
+    target: openapi.Text
     count: int
     first_seen: datetime
     last_seen: datetime
-    user_id: Text
+    user_id: openapi.Text
     """The user of the last time."""
-    chain: list[Text]
+    chain: list[openapi.Text]
 
 
-class ShadowChange(ApiAnswer):
+class ShadowChange(openapi.ApiAnswer):
     """A difference between the texts of the two manifests."""
 
     effect: ChangeEffect
-    pointer: Text
-    before: list[Text]
-    after: list[Text]
+    pointer: openapi.Text
+    before: list[openapi.Text]
+    after: list[openapi.Text]
 
 
 class ShadowReport(Shadow):
     """A shadow run with its findings."""
 
-    candidate: Text
+    candidate: openapi.Text
     would_be_denied: list[ShadowFinding]
     would_be_allowed: list[ShadowFinding]
     other_denied: int
     """Number of accesses that are not listed."""
     other_allowed: int
     changes: list[ShadowChange]
-    problem: Text
+    problem: openapi.Text
     """The reason why the manifests cannot be compared now; empty otherwise."""
 
 
@@ -239,13 +225,13 @@ def start_shadow(served: Starter, order: NewShadow) -> Shadow:
     text = order.manifest if isinstance(order.manifest, str) else json.dumps(order.manifest, indent=2)
     with serving(served.caller):
         run = overview.start_shadow(
-            served.sandbox, subject_named(order.subject), text, served.caller, dry_run=order.dry_run
+            served.sandbox, openapi.subject_named(order.subject), text, served.caller, dry_run=order.dry_run
         )
     return Shadow.model_validate(run)
 
 
 @shadows.get("/shadows/{shadow_id}", **operation(Scope.SUBJECTS_READ, 404))
-def show_shadow(served: Reader, shadow_id: Id) -> ShadowReport:
+def show_shadow(served: Reader, shadow_id: openapi.Id) -> ShadowReport:
     """Show the observed accesses that the candidate would newly deny or allow, and the differences of the manifests."""
     found = overview.show_shadow(served.sandbox, shadow_id, served.caller)
     return ShadowReport.of(
@@ -258,31 +244,31 @@ def show_shadow(served: Reader, shadow_id: Id) -> ShadowReport:
 
 
 @shadows.post("/shadows/{shadow_id}/end", **operation(Scope.REQUESTS_DECIDE, 404))
-def end_shadow(served: Starter, shadow_id: Id) -> Shadow:
+def end_shadow(served: Starter, shadow_id: openapi.Id) -> Shadow:
     """Stop a shadow run; its findings are kept. An ended run stays unchanged."""
     with serving(served.caller):
         return Shadow.model_validate(overview.end_shadow(served.sandbox, shadow_id, served.caller))
 
 
-explanations = router("explain")
+explanations = openapi.router("explain")
 
 
-class ExplainQuestion(ApiInput):
+class ExplainQuestion(openapi.ApiInput):
     """An access: subject, operation, target and user."""
 
-    subject: SubjectText
+    subject: openapi.SubjectText
     resource_type: str = Field(max_length=100)
     operation: str = Field(max_length=100)
     target: str = Field(max_length=8192)
     user_id: str = Field(default="", max_length=500)
     session_key: str = Field(default="", max_length=500)
-    chain: list[SubjectText] = Field(
+    chain: list[openapi.SubjectText] = Field(
         default=[], max_length=50, description="The call chain around the subject, outermost first."
     )
     installing: bool = Field(default=False, description="Whether it is the install phase of an engine or extractor.")
 
 
-class ExplainLine(ApiInput):
+class ExplainLine(openapi.ApiInput):
     """An error line, and its user."""
 
     line: str = Field(max_length=LONGEST, description="An error, a traceback, a line of the log or a problem document.")
@@ -290,85 +276,85 @@ class ExplainLine(ApiInput):
     session_key: str = Field(default="", max_length=500)
 
 
-class ExplainedLayer(ApiAnswer):
+class ExplainedLayer(openapi.ApiAnswer):
     """Answer of one layer."""
 
-    layer: Text
+    layer: openapi.Text
     answer: LayerEffect
-    text: Text
+    text: openapi.Text
     decides: bool
     """Whether this layer decides."""
     decision_id: str
     request_id: str
 
 
-class NearestRule(ApiAnswer):
+class NearestRule(openapi.ApiAnswer):
     """The nearest rule, and the reason why it does not match."""
 
-    rule: ManifestRule
-    why: Text
+    rule: openapi.ManifestRule
+    why: openapi.Text
 
 
-class ChainLink(ApiAnswer):
+class ChainLink(openapi.ApiAnswer):
     """One subject of the call chain."""
 
-    subject: Named
+    subject: openapi.Named
     counts: bool
     """Whether its declarations count."""
-    text: Text
+    text: openapi.Text
 
 
-class Explained(ApiAnswer):
+class Explained(openapi.ApiAnswer):
     """Explanation of an access at this time."""
 
-    subject: Named
+    subject: openapi.Named
     verdict: AccessVerdict
-    words: Text
+    words: openapi.Text
     layers: list[ExplainedLayer]
-    access: AccessItem | None
-    rule: ManifestRule | None
+    access: openapi.AccessItem | None
+    rule: openapi.ManifestRule | None
     nearest: NearestRule | None
-    hint: Text
-    entry: Members | None
+    hint: openapi.Text
+    entry: openapi.Members | None
     """The entry to add to `access` of the manifest."""
-    file: Text
+    file: openapi.Text
     """The manifest of the entry; empty without one."""
-    kernel: Text
+    kernel: openapi.Text
     """Disagreement of the kernel layer; empty without one."""
     chain: list[ChainLink]
     """The call chain, outermost first."""
-    advice: list[Text]
+    advice: list[openapi.Text]
     """Next actions, and who can take them."""
 
 
-class ExplainedWord(ApiAnswer):
+class ExplainedWord(openapi.ApiAnswer):
     """A word in a line with a separate meaning."""
 
-    word: Text
-    meaning: Text
-    fix: Text
+    word: openapi.Text
+    meaning: openapi.Text
+    fix: openapi.Text
 
 
-class ExplainedLine(ApiAnswer):
+class ExplainedLine(openapi.ApiAnswer):
     """Explanation of an error line, and the current state."""
 
     code: str
-    title: Text
+    title: openapi.Text
     layer: str
     is_ours: bool
     """False for a symptom that the kernel layer or other causes can have."""
-    meaning: Text
-    cause: Text
-    fix: Text
+    meaning: openapi.Text
+    cause: openapi.Text
+    fix: openapi.Text
     word: ExplainedWord | None
-    text: Text
+    text: openapi.Text
     """The recognized part of the line."""
-    detail: Text
-    subject: Text
-    operation: Text
-    target: Text
-    request_id: Text
-    note: Text
+    detail: openapi.Text
+    subject: openapi.Text
+    operation: openapi.Text
+    target: openapi.Text
+    request_id: openapi.Text
+    note: openapi.Text
     explanations: list[Explained]
 
 
@@ -376,7 +362,7 @@ class ExplainedLine(ApiAnswer):
 def explain_access(served: Reader, question: ExplainQuestion) -> Explained:
     """Explain an access: the result now, the layer that decides, and the change that would allow it."""
     require_administrator(served.visitor)
-    subject, chain = subject_named(question.subject), chain_from_list(question.chain, pointer="/chain")
+    subject, chain = openapi.subject_named(question.subject), chain_from_list(question.chain, pointer="/chain")
     rest = question.model_dump(exclude={"subject", "chain"})
     return _explained(explain(served.sandbox, AccessToExplain(subject, ancestors=chain, **rest)))
 
@@ -414,10 +400,10 @@ def _explained(found: Explanation) -> Explained:
     )
 
 
-status = router("status")
+status = openapi.router("status")
 
 
-class StatusLine(ApiAnswer):
+class StatusLine(openapi.ApiAnswer):
     """One layer: its current state, and a fix for a problem."""
 
     name: str
@@ -425,17 +411,17 @@ class StatusLine(ApiAnswer):
     area: ReportArea
     state: ReportLineState
     wanted: bool
-    summary: Text
-    fix: Text
-    details: Members
+    summary: openapi.Text
+    fix: openapi.Text
+    details: openapi.Members
 
 
-class StatusReport(ApiAnswer):
+class StatusReport(openapi.ApiAnswer):
     """Every layer at one time."""
 
     at: datetime
     version: str
-    node: Text
+    node: openapi.Text
     pid: int
     ok: bool
     lines: list[StatusLine]

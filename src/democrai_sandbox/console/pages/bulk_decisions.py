@@ -15,13 +15,7 @@ from democrai_sandbox.access.store.decisions import newer_decision_text
 from democrai_sandbox.access.values import DecisionEffect, DecisionScope, RequestState, new_id
 from democrai_sandbox.console.auth import is_high_risk, own_path
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.decisions import (
-    SubmittedDecision,
-    answers_words,
-    decided_words,
-    end_words,
-    restored_decisions,
-)
+from democrai_sandbox.host import decisions
 from democrai_sandbox.policy import InvalidInputError
 
 from .decisions import ACTS, confirmation, read_versions
@@ -47,14 +41,14 @@ _LONGEST_RANGE = 20_000
 """Maximum number of audit records to search for the decisions of a bulk decision."""
 WORDS = MappingProxyType({"session": "Approve for the sessions", "permanent": "Approve permanently", "deny": "Deny"})
 DONE = MappingProxyType({"session": "Approved for the sessions", "permanent": "Approved permanently", "deny": "Denied"})
-_FOREVER = end_words(DecisionEffect.APPROVAL, DecisionScope.PERMANENT)
-_SESSION = end_words(DecisionEffect.APPROVAL, DecisionScope.SESSION)
+_FOREVER = decisions.end_words(DecisionEffect.APPROVAL, DecisionScope.PERMANENT)
+_SESSION = decisions.end_words(DecisionEffect.APPROVAL, DecisionScope.SESSION)
 EFFECTS = MappingProxyType(
     {
         "session": f"Each is approved only for its own session, {_SESSION}",
         "permanent": f"Each is approved for every user and session, {_FOREVER}",
         "deny": "Each is denied for every user and session, "
-        + end_words(DecisionEffect.DENIAL, DecisionScope.PERMANENT),
+        + decisions.end_words(DecisionEffect.DENIAL, DecisionScope.PERMANENT),
     }
 )
 _UNDONE = ("undone", "undone_partly", "undone_some")
@@ -191,7 +185,7 @@ def _undone(page: Page, decision_id: str) -> str:
     if _obstacle(page, done):
         return "undone_some"
     try:
-        undone = page.decide(SubmittedDecision("undo", decision_id))
+        undone = page.decide(decisions.SubmittedDecision("undo", decision_id))
     except DecisionConflict:
         return "undone_some"
     return "undone_partly" if undone.kept else "undone"
@@ -201,10 +195,10 @@ def _obstacle(page: Page, done: Aftermath) -> str:
     """Return the reason why a decision is not undone together with others, or an empty text."""
     if done.newer is not None:
         return f"{newer_decision_text(done.newer)}."
-    _, approvals = restored_decisions(page.sandbox.access.administration, done)
+    _, approvals = decisions.restored_decisions(page.sandbox.access.administration, done)
     if not approvals or not page.needs_password(approvals):
         return ""
-    back = "; ".join(decided_words(one) for one in approvals)
+    back = "; ".join(decisions.decided_words(one) for one in approvals)
     high = "of high risk, " if any(map(is_high_risk, approvals)) else ""
     return f"undoing it puts a permanent approval back in force, {high}which takes your password: {back}"
 
@@ -256,7 +250,7 @@ def _records(sandbox: Sandbox, bulk: str, wanted: BulkResultQuery) -> list[Audit
 
 
 def _row(one: Asked, act: str) -> BulkRow:
-    return BulkRow(one, decided_words(one.access, may=act != "deny"), one.state.value)
+    return BulkRow(one, decisions.decided_words(one.access, may=act != "deny"), one.state.value)
 
 
 def _previewed(one: Asked, act: str) -> BulkRow:
@@ -293,7 +287,7 @@ def _preview(
         "act": act,
         "what": WORDS.get(act, ""),
         "effect": EFFECTS.get(act, ""),
-        "answers": answers_words(reach, scope),
+        "answers": decisions.answers_words(reach, scope),
         "rows": rows,
         "deciding": [(one.id, versions[one.id]) for one in deciding],
         "problem": problem,

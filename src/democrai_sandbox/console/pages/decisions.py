@@ -17,16 +17,7 @@ from democrai_sandbox.access.values import DecisionEffect, DecisionScope, PageRe
 from democrai_sandbox.console.api.openapi import Repeatable
 from democrai_sandbox.console.render import id_in_query, is_id, state_mark
 from democrai_sandbox.errors import DecisionConflict, IdempotencyRunning
-from democrai_sandbox.host.decisions import (
-    SubmittedDecision,
-    UnrequestedAccess,
-    answers_words,
-    approved_accesses,
-    decided_words,
-    decision_targets,
-    effect_words,
-    restored_decisions,
-)
+from democrai_sandbox.host import decisions
 from democrai_sandbox.policy import InvalidInputError, ResourceType
 
 from .parameters import Page, PageIfSignedIn, SignedInPage, decisions_wanted, keep_draft, kept_reason
@@ -35,7 +26,6 @@ from .requests import LIFETIMES, ROWS, aftermath_of, decision_words, detail_page
 if TYPE_CHECKING:
     from democrai_sandbox.access.values import AccessTuple, Decision
     from democrai_sandbox.access.values import StoredRequest as Asked
-    from democrai_sandbox.host.decisions import DecisionTarget
     from democrai_sandbox.host.sandbox import Sandbox
 
     from .parameters import RefusedPassword
@@ -56,18 +46,18 @@ class DecisionValues(NamedTuple):
     """Values of the form."""
 
     act: str
-    choice: DecisionTarget
+    choice: decisions.DecisionTarget
     chosen: int
     reason: str
     lifetime: str
     seen: int | None
     """The version that the form shows, or None."""
 
-    def submitted(self, request_id: str) -> SubmittedDecision:
+    def submitted(self, request_id: str) -> decisions.SubmittedDecision:
         """Return the decision. Only a permanent approval has a lifetime, though the form always has one."""
         target = None if self.choice.is_exact else self.choice.target
         span = timedelta(seconds=int(self.lifetime)) if self.lifetime and self.act == "permanent" else None
-        return SubmittedDecision(self.act, request_id, target, self.reason, span, self.seen)
+        return decisions.SubmittedDecision(self.act, request_id, target, self.reason, span, self.seen)
 
     def again(self) -> dict[str, Any]:
         """Return the values that fill the form again."""
@@ -142,7 +132,7 @@ def _wrong(filled: DecisionValues) -> dict[str, Any]:
 
 def _read(found: Asked, sent: DecisionForm) -> DecisionValues:
     """Return the values of a form; without a valid action and choice it has no action."""
-    offered = decision_targets(found.access)
+    offered = decisions.decision_targets(found.access)
     places = {str(place): place for place in range(len(offered))}
     act = sent.act if sent.act in ACTS and sent.choice in places else ""
     chosen = places.get(sent.choice, 0)
@@ -161,7 +151,7 @@ def read_versions(text: str, count: int) -> tuple[int, ...]:
 def _permanently(page: Page, found: Asked, filled: DecisionValues, sent: DecisionForm) -> Response:
     """Ask for confirmation and, if needed, for the password; then approve."""
     with page.administration() as administration:
-        approved = approved_accesses(administration, filled.submitted(found.id))
+        approved = decisions.approved_accesses(administration, filled.submitted(found.id))
     takes_password = page.needs_password(approved)
     if not sent.confirmed:
         return _ask(page, found, filled, sent, takes_password=takes_password)
@@ -202,7 +192,7 @@ def _ask(
     context: dict[str, Any] = {
         "found": found,
         "filled": filled,
-        "asked": decided_words(found.access),
+        "asked": decisions.decided_words(found.access),
         "seen": sent.seen,
         "takes_password": takes_password,
     }
@@ -231,8 +221,8 @@ def spelled_out(
         (reach,) = administration.reach(decision.access, [access.target], own=decision.request_id)
         (risk,) = administration.risks(decision.access, [access.target])
     words: dict[str, Any] = {
-        "words": effect_words(access, decision.effect, DecisionScope.PERMANENT, until=decision.until),
-        "answers": answers_words(reach, DecisionScope.PERMANENT),
+        "words": decisions.effect_words(access, decision.effect, DecisionScope.PERMANENT, until=decision.until),
+        "answers": decisions.answers_words(reach, DecisionScope.PERMANENT),
         "risk": risk,
         "trouble": refused.text if refused else "",
     }
@@ -350,7 +340,7 @@ def revoke(request: Request, page: PageIfSignedIn, decision_id: str, reason: Tex
     if error := reason_problem(reason):
         return _page(page, decision_id, "decisions/revoke.html", status=422, error=error, reason=reason)
     try:
-        ended = page.decide(SubmittedDecision("revoke", decision_id, reason=reason.strip())).decision
+        ended = page.decide(decisions.SubmittedDecision("revoke", decision_id, reason=reason.strip())).decision
     except DecisionConflict as conflict:
         return _page(page, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     if ended is not None and ended.effect is DecisionEffect.DENIAL:
@@ -371,11 +361,11 @@ def undo(request: Request, page: PageIfSignedIn, decision_id: str, password: Tex
         return keep_draft(request, f"/decisions/{decision_id}/undo", {})
     with page.administration() as administration:
         done = administration.aftermath(decision_id)
-        _, approvals = restored_decisions(administration, done)
+        _, approvals = decisions.restored_decisions(administration, done)
     if approvals and page.needs_password(approvals) and (refused := page.refused_password(password)):
         return _undo_page(page, decision_id, refused=refused)
     try:
-        kept = page.decide(SubmittedDecision("undo", decision_id)).kept
+        kept = page.decide(decisions.SubmittedDecision("undo", decision_id)).kept
     except DecisionConflict as conflict:
         return _page(page, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     request_id = done.decision.request_id
@@ -386,7 +376,7 @@ def undo(request: Request, page: PageIfSignedIn, decision_id: str, password: Tex
 def _undo_page(page: Page, decision_id: str, *, refused: RefusedPassword | None = None) -> Response:
     with page.administration() as administration:
         done = administration.aftermath(decision_id)
-        restored, approvals = restored_decisions(administration, done)
+        restored, approvals = decisions.restored_decisions(administration, done)
     context: dict[str, Any] = {
         "found": done.decision,
         "effect": decision_words(done.decision),
@@ -423,9 +413,11 @@ def approve(
         access = administration.decision(decision_id).access
     if page.needs_password([access]) and (refused := page.refused_password(sent.password)):
         return again(status=refused.status, trouble=refused.text)
-    about = UnrequestedAccess(access.subject, access.resource_type, access.operation, access.target)
+    about = decisions.UnrequestedAccess(access.subject, access.resource_type, access.operation, access.target)
     try:
-        outcome = page.decide(SubmittedDecision("permanent", about, reason=sent.reason.strip(), expected=versions[0]))
+        outcome = page.decide(
+            decisions.SubmittedDecision("permanent", about, reason=sent.reason.strip(), expected=versions[0])
+        )
     except DecisionConflict as conflict:
         return _page(page, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     made = outcome.decision.id if outcome.decision else decision_id
@@ -449,12 +441,12 @@ def _page(page: Page, decision_id: str, template: str, *, status: int = 200, **m
     is_approving = template == "decisions/approve.html"
     context: dict[str, Any] = {
         "found": found,
-        "words": decided_words(access, may=is_approving or found.effect is DecisionEffect.APPROVAL),
+        "words": decisions.decided_words(access, may=is_approving or found.effect is DecisionEffect.APPROVAL),
         "reach": how_soon(page.sandbox),
         "is_session": found.scope is DecisionScope.SESSION,
         "seen": seen,
-        "effect": effect_words(access, DecisionEffect.APPROVAL, DecisionScope.PERMANENT),
-        "answers": answers_words(reach, DecisionScope.PERMANENT),
+        "effect": decisions.effect_words(access, DecisionEffect.APPROVAL, DecisionScope.PERMANENT),
+        "answers": decisions.answers_words(reach, DecisionScope.PERMANENT),
         "takes_password": is_approving and page.needs_password([access]),
         **after,
         "place": f"/{found.effect}s",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from democrai_sandbox import policy
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect
 from democrai_sandbox.console.render import code, redirect, visible_text
@@ -24,16 +25,6 @@ from democrai_sandbox.host.overview import known_subjects, subject_profile
 from democrai_sandbox.host.status import report
 from democrai_sandbox.host.status_report import ReportArea
 from democrai_sandbox.kernel.status import plain
-from democrai_sandbox.policy import (
-    VALID_OPERATIONS,
-    InvalidInputError,
-    Operation,
-    ResourceType,
-    Subject,
-    SubjectKind,
-    chain_from_list,
-    normalise_target,
-)
 from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.store import EntryExists
 
@@ -43,7 +34,6 @@ from .parameters import AdministratorPage, Page, PageIfSignedIn, administrator, 
 if TYPE_CHECKING:
     from democrai_sandbox.host.explain.explanation import Explanation
     from democrai_sandbox.host.status_report import ReportLine
-    from democrai_sandbox.policy import Problem
 
     from .parameters import RefusedPassword
 
@@ -55,7 +45,7 @@ MOST_LISTED = 500
 @router.get("/subjects")
 def list_subjects(page: AdministratorPage) -> HTMLResponse:
     """List all known subjects."""
-    kind, text = page.choice("kind", SubjectKind), page.text("text")
+    kind, text = page.choice("kind", policy.SubjectKind), page.text("text")
     everybody = known_subjects(page.sandbox)
     named = [one for one in everybody if text.casefold() in str(one.subject).casefold()]
     found = [one for one in named if kind in (None, one.subject.kind)]
@@ -74,7 +64,7 @@ def list_subjects(page: AdministratorPage) -> HTMLResponse:
 @router.get("/subjects/{kind}/{name:path}")
 def show_subject(page: AdministratorPage, kind: str, name: str) -> HTMLResponse:
     """Show declarations, decisions and observations of one subject side by side."""
-    subject = Subject(kind, name)  # type: ignore[arg-type] # text is taken and checked
+    subject = policy.Subject(kind, name)  # type: ignore[arg-type] # text is taken and checked
     with serving(page.caller):
         found = subject_profile(page.sandbox, subject)
     return page.render(
@@ -104,7 +94,7 @@ def start_shadow(
         named = parsed_subject(subject.strip())
         with serving(page.caller):
             run = overview.start_shadow(page.sandbox, named, manifest, page.caller)
-    except InvalidInputError as error:
+    except policy.InvalidInputError as error:
         return _shadow_list(page, subject=subject, manifest=manifest, wrong=_shadow_problems(error), status=422)
     except (ExtensionUnknown, ExtensionBroken, EntryExists) as error:
         status = 409 if isinstance(error, EntryExists) else 422
@@ -143,7 +133,7 @@ def _shadow_list(
     return page.render("shadows/list.html", status=status, **context)
 
 
-def _shadow_problems(error: InvalidInputError) -> dict[str, list[str]]:
+def _shadow_problems(error: policy.InvalidInputError) -> dict[str, list[str]]:
     """Return the problems by field, all of them for the manifest."""
     wrong: dict[str, list[str]] = {}
     for problem in error.problems:
@@ -192,11 +182,11 @@ def show_explanation(page: AdministratorPage) -> Response:
     if not asked.is_empty:
         try:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
-            chain = chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain")
+            chain = policy.chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain")
             access = (rule.subject, rule.resource_type, rule.operation, rule.target)
             with serving(page.caller):
                 answer = explain(page.sandbox, AccessToExplain(*access, asked.user, asked.session, chain))
-        except InvalidInputError as error:
+        except policy.InvalidInputError as error:
             wrong = by_field(error)
     return _page(page, asked, answer=answer, wrong=wrong)
 
@@ -221,11 +211,11 @@ def decide(request: Request, page: PageIfSignedIn, sent: Annotated[DirectDecisio
     try:
         rule = read_rule(asked.subject, asked.access, asked.target)
         if sent.effect not in tuple(DecisionEffect):
-            raise InvalidInputError.of("choose approve or deny", pointer="/access")
+            raise policy.InvalidInputError.of("choose approve or deny", pointer="/access")
         chosen = DecisionEffect(sent.effect)
         if too_long := reason_problem(sent.reason):
-            raise InvalidInputError.of(too_long, pointer="/reason")
-    except InvalidInputError as error:
+            raise policy.InvalidInputError.of(too_long, pointer="/reason")
+    except policy.InvalidInputError as error:
         return _page(page, asked, wrong=by_field(error), status=422)
     takes_password = chosen is DecisionEffect.APPROVAL and page.needs_password([rule])
     if not sent.confirmed:
@@ -281,28 +271,28 @@ def read_rule(subject: str, access: str, target: str, *, normal: bool = True) ->
 
     Without ``normal`` the target is not normalized, because that is part of an explanation.
     """
-    problems: list[Problem] = []
+    problems: list[policy.Problem] = []
     who = None
     try:
         who = parsed_subject(subject)
-    except InvalidInputError as error:
+    except policy.InvalidInputError as error:
         problems += error.problems
     kind, _, act = access.partition(":")
-    known = kind in tuple(ResourceType) and act in VALID_OPERATIONS[ResourceType(kind)]
+    known = kind in tuple(policy.ResourceType) and act in policy.VALID_OPERATIONS[policy.ResourceType(kind)]
     try:
         if not known:
-            raise InvalidInputError.of("choose one of the list", pointer="/access")
+            raise policy.InvalidInputError.of("choose one of the list", pointer="/access")
         if len(target) > _LONGEST_TARGET:
-            raise InvalidInputError.of(f"longer than {_LONGEST_TARGET:,} characters", pointer="/target")
-        target = _normal(ResourceType(kind), target) if normal else target
-    except InvalidInputError as error:
+            raise policy.InvalidInputError.of(f"longer than {_LONGEST_TARGET:,} characters", pointer="/target")
+        target = _normal(policy.ResourceType(kind), target) if normal else target
+    except policy.InvalidInputError as error:
         problems += error.problems
     if problems or who is None:
-        raise InvalidInputError(problems)
-    return AccessTuple(who, ResourceType(kind), Operation(act), target)
+        raise policy.InvalidInputError(problems)
+    return AccessTuple(who, policy.ResourceType(kind), policy.Operation(act), target)
 
 
-def by_field(error: InvalidInputError) -> dict[str, str]:
+def by_field(error: policy.InvalidInputError) -> dict[str, str]:
     """Return the problems by field."""
     wrong: dict[str, str] = {}
     for problem in error.problems:
@@ -313,11 +303,11 @@ def by_field(error: InvalidInputError) -> dict[str, str]:
     return wrong
 
 
-def _normal(resource_type: ResourceType, target: str) -> str:
+def _normal(resource_type: policy.ResourceType, target: str) -> str:
     try:
-        return normalise_target(resource_type, target)
-    except InvalidInputError as error:
-        raise InvalidInputError(problem.moved("/target") for problem in error.problems) from None
+        return policy.normalise_target(resource_type, target)
+    except policy.InvalidInputError as error:
+        raise policy.InvalidInputError(problem.moved("/target") for problem in error.problems) from None
 
 
 def _asked(page: Page) -> ExplainForm:
@@ -367,7 +357,9 @@ def _page(
     **more: Any,
 ) -> Response:
     accesses = [
-        (f"{kind}:{act}", f"{kind.replace('_', ' ')}: {act}") for kind in ResourceType for act in VALID_OPERATIONS[kind]
+        (f"{kind}:{act}", f"{kind.replace('_', ' ')}: {act}")
+        for kind in policy.ResourceType
+        for act in policy.VALID_OPERATIONS[kind]
     ]
     entry = json.dumps(dict(answer.entry), indent=2, ensure_ascii=False) if answer and answer.entry else ""
     context = {

@@ -21,17 +21,7 @@ from democrai_sandbox.host.authentication import Identity
 from democrai_sandbox.host.host_only import inside
 from democrai_sandbox.policy import InvalidInputError
 
-from . import store
-from .passwords import (
-    Cost,
-    Passwords,
-    SignInCheck,
-    check_password,
-    hashed,
-    new_session_secret,
-    new_token_secret,
-    random_password,
-)
+from . import passwords, store
 from .store import to_user
 from .tables import Credentials, Person, SignedIn, Token, people
 
@@ -110,8 +100,8 @@ class Accounts:
     login_url = "/login"
     _tidied = 0.0
     _database: Database = inside("accounts")
-    _sign_in_check: SignInCheck = inside("accounts")
-    _passwords: Passwords = inside("accounts")
+    _sign_in_check: passwords.SignInCheck = inside("accounts")
+    _passwords: passwords.Passwords = inside("accounts")
     _idle: timedelta = inside("accounts")
     _longest: timedelta = inside("accounts")
     _administrators: AdministratorCache = inside("accounts")
@@ -122,7 +112,7 @@ class Accounts:
         settings: HostSettings,
         *,
         on_session_end: Callable[[str], object] = lambda _: None,
-        cost: Cost | None = None,
+        cost: passwords.Cost | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """``on_session_end`` ends the approvals of a session or token; it is called before that ends."""
@@ -133,8 +123,8 @@ class Accounts:
         self._administrators = AdministratorCache()
         self._end_approvals = on_session_end
         self._clock = clock
-        self._passwords = Passwords(cost or Cost())
-        self._sign_in_check = SignInCheck(database, self._passwords, clock)
+        self._passwords = passwords.Passwords(cost or passwords.Cost())
+        self._sign_in_check = passwords.SignInCheck(database, self._passwords, clock)
 
     def identify(self, visit: Visit) -> Identity | None:
         """Return the sender of an HTTP request, from the token in the header, otherwise from the cookie."""
@@ -157,9 +147,9 @@ class Accounts:
         known = self._administrators
         bearer = bearer_of(visit.headers.get("authorization", ""))
         if bearer is not None:
-            identity = self._of_token(known.tokens.get(hashed(bearer)))
+            identity = self._of_token(known.tokens.get(passwords.hashed(bearer)))
         else:
-            session = known.sessions.get(hashed(visit.cookies.get(self.cookie_name, "")))
+            session = known.sessions.get(passwords.hashed(visit.cookies.get(self.cookie_name, "")))
             is_over = session is None or self._is_over(session)
             identity = None if session is None or is_over else Identity(session.person_id, session.id)
         roles = None if identity is None else known.roles.get(identity.user_id)
@@ -188,7 +178,7 @@ class Accounts:
         """
         if self._database.ask(store.has_users):
             return None
-        found = Credentials(FIRST, random_password())
+        found = Credentials(FIRST, passwords.random_password())
         person = self._new_person(found.name, SUPER, "", "")
         kept = self._passwords.keep(found.password)
 
@@ -212,7 +202,7 @@ class Accounts:
     ) -> Person:
         """Add a user; raise ``InvalidInputError``, or ``AccountConflict`` for an existing name."""
         person = self._new_person(name, role, access_level, organization_id)
-        kept = self._passwords.keep(check_password(password, name))
+        kept = self._passwords.keep(passwords.check_password(password, name))
         self._database.act(partial(store.add_user, person=person, kept=kept, actor=actor))
         return person
 
@@ -228,7 +218,7 @@ class Accounts:
         """Change the caller's password after checking the current one, and end all other sessions."""
         session = self._session(session_id)
         who = session.person_id
-        check_password(password, who)
+        passwords.check_password(password, who)
         self._compare_again(session, current)
         self._set_password(who, password, actor=who)
         self._database.act(partial(store.mark_session, session_id=session_id, confirmed_at=self._clock()))
@@ -237,7 +227,7 @@ class Accounts:
     def reset_password(self, user_id: str, password: str = "", *, actor: str) -> str:
         """Set another password for a user, random by default, and end all their sessions; return it."""
         self.person(user_id)
-        chosen = check_password(password, user_id) if password else random_password()
+        chosen = passwords.check_password(password, user_id) if password else passwords.random_password()
         self._set_password(user_id, chosen, actor=actor)
         self.end_all(user_id, actor=actor)
         return chosen
@@ -290,11 +280,11 @@ class Accounts:
     def sign_in(self, name: str, password: str, visit: Visit) -> SignedIn:
         """Start a session; raise ``SignInRefused`` or ``SignInThrottled``."""
         tried, kept = self._sign_in_check.compare(name, password, visit.address)
-        secret = new_session_secret()
+        secret = passwords.new_session_secret()
         agent = visit.headers.get("user-agent", "")
         session = store.new_session(new_id(), tried.name, visit.address, agent, self._clock())
         person = self._database.act(
-            partial(store.open_session, session=session, token_hash=hashed(secret), kept=kept, tried=tried)
+            partial(store.open_session, session=session, token_hash=passwords.hashed(secret), kept=kept, tried=tried)
         )
         self._end(self.sessions_of(person.id)[MOST_SESSIONS:], actor=SYSTEM, why="session limit reached")
         return SignedIn(person, session, secret)
@@ -337,7 +327,7 @@ class Accounts:
         return self._clock() - session.confirmed_at <= within
 
     def _by_cookie(self, cookie: str, visit: Visit) -> Identity | None:
-        session = self._database.ask(partial(store.find_session_by_hash, token_hash=hashed(cookie)))
+        session = self._database.ask(partial(store.find_session_by_hash, token_hash=passwords.hashed(cookie)))
         if session is None or self._is_over(session):
             return None
         now = self._clock()
@@ -389,8 +379,10 @@ class Accounts:
         expires = None if lifetime is None else now + lifetime
         allowed = store.check_scopes(scopes, within)
         token = Token(new_id(), owner_id, store.check_label(label), allowed, now, expires, None, None)
-        secret = new_token_secret()
-        self._database.act(partial(store.add_token, token=token, secret_hash=hashed(secret), actor=actor or owner_id))
+        secret = passwords.new_token_secret()
+        self._database.act(
+            partial(store.add_token, token=token, secret_hash=passwords.hashed(secret), actor=actor or owner_id)
+        )
         return token, secret
 
     def tokens_of(self, user_id: str) -> tuple[Token, ...]:
@@ -405,7 +397,7 @@ class Accounts:
         self._end_token(token, actor=actor, why="revoked")
 
     def _by_token(self, secret: str) -> Identity | None:
-        token = self._database.ask(partial(store.find_token_by_hash, secret_hash=hashed(secret)))
+        token = self._database.ask(partial(store.find_token_by_hash, secret_hash=passwords.hashed(secret)))
         identity, now = self._of_token(token), self._clock()
         if token is not None and identity and (token.last_used is None or now - token.last_used >= _USED_EVERY):
             with suppress(StoreUnavailable):  # for example a full disk, which is still readable

@@ -17,19 +17,7 @@ from democrai_sandbox.kernel.spawn.protocol import LandlockPlan
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 
 from . import raw_ruleset, rights
-from .rights import (
-    DEVICE,
-    EXECUTE,
-    READ,
-    WRITE,
-    Feature,
-    FsRight,
-    LandlockSupport,
-    NetRight,
-    landlock_support,
-    native_module,
-    supported,
-)
+from . import rights as landlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +32,7 @@ class PathRule:
     """Allowed rights for a path and everything below it."""
 
     path: str
-    rights: FsRight
+    rights: landlock.FsRight
 
     def __post_init__(self) -> None:
         """Reject relative paths, which depend on the working directory."""
@@ -57,7 +45,7 @@ class PortRule:
     """Allowed rights for a TCP port."""
 
     port: int
-    rights: NetRight
+    rights: landlock.NetRight
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= _HIGHEST_PORT:
@@ -92,14 +80,14 @@ class Ruleset:
 
 def numbers(plan: RulesetPlan, abi: int) -> LandlockPlan:
     """Return the plan in numbers, limited to the rights of this ABI, as the spawn server takes it."""
-    known = supported(abi)
+    known = landlock.supported(abi)
     net = known.net & _wanted_net(plan)
-    paths: dict[str, FsRight] = {}
+    paths: dict[str, landlock.FsRight] = {}
     for rule in plan.paths:
-        paths[rule.path] = paths.get(rule.path, FsRight(0)) | rule.rights & known.fs
-    ports: dict[int, NetRight] = {}
+        paths[rule.path] = paths.get(rule.path, landlock.FsRight(0)) | rule.rights & known.fs
+    ports: dict[int, landlock.NetRight] = {}
     for port in plan.ports:
-        ports[port.port] = ports.get(port.port, NetRight(0)) | port.rights & net
+        ports[port.port] = ports.get(port.port, landlock.NetRight(0)) | port.rights & net
     return LandlockPlan(
         int(known.fs),
         int(net),
@@ -112,7 +100,7 @@ def numbers(plan: RulesetPlan, abi: int) -> LandlockPlan:
 @contextmanager
 def build(plan: RulesetPlan, abi: int) -> Iterator[Ruleset]:
     """Create the ruleset without applying it, and close it in the end; restrictions stay."""
-    native = native_module()
+    native = landlock.native_module()
     if abi < 1:
         raise KernelUnsupported("Landlock is not available", fix="use Linux 5.13 or newer")
     try:
@@ -124,19 +112,19 @@ def build(plan: RulesetPlan, abi: int) -> Iterator[Ruleset]:
         ) from error
     absent = frozenset(missing)
     covered = tuple(path for path, _ in plain.paths if path not in absent)
-    features = tuple(feature.name for feature in supported(abi).features if _wants(plan, feature))
+    features = tuple(feature.name for feature in landlock.supported(abi).features if _wants(plan, feature))
     try:
         yield Ruleset(fd, covered, tuple(missing), features)
     finally:
         os.close(fd)
 
 
-def _wanted_net(plan: RulesetPlan) -> NetRight:
-    connect = NetRight.CONNECT_TCP if plan.handle_connect else NetRight(0)
-    return connect | (NetRight.BIND_TCP if plan.handle_bind else NetRight(0))
+def _wanted_net(plan: RulesetPlan) -> landlock.NetRight:
+    connect = landlock.NetRight.CONNECT_TCP if plan.handle_connect else landlock.NetRight(0)
+    return connect | (landlock.NetRight.BIND_TCP if plan.handle_bind else landlock.NetRight(0))
 
 
-def _wants(plan: RulesetPlan, feature: Feature) -> bool:
+def _wants(plan: RulesetPlan, feature: landlock.Feature) -> bool:
     return bool(feature.fs or feature.net & _wanted_net(plan) or (feature.scoped and plan.scopes))
 
 
@@ -154,9 +142,9 @@ _FIX_THREADS = "apply Landlock before any thread starts"
 _FIX_KERNEL = "use a newer kernel: Linux 6.12 supports all restrictions"
 
 
-def apply(plan: RulesetPlan, *, support: LandlockSupport | None = None) -> ControlStatus:
+def apply(plan: RulesetPlan, *, support: landlock.LandlockSupport | None = None) -> ControlStatus:
     """Restrict the calling thread and everything that it starts, permanently; return the coverage."""
-    support = landlock_support() if support is None else support
+    support = landlock.landlock_support() if support is None else support
     if support.abi < 1:
         return unsupported(support)
     with build(plan, support.abi) as built:
@@ -167,7 +155,7 @@ def apply(plan: RulesetPlan, *, support: LandlockSupport | None = None) -> Contr
     return _status(plan, support, built, threads, threads if synchronised else 1)
 
 
-def unsupported(support: LandlockSupport) -> ControlStatus:
+def unsupported(support: landlock.LandlockSupport) -> ControlStatus:
     """Return the status of a machine without Landlock."""
     return ControlStatus(
         NAME,
@@ -179,7 +167,7 @@ def unsupported(support: LandlockSupport) -> ControlStatus:
 
 
 def _restrict(ruleset: int, *, synchronise: bool) -> bool:
-    native = native_module()
+    native = landlock.native_module()
     try:
         native.landlock_restrict(ruleset, rights.THREAD_SYNC if synchronise else 0)
     except OSError as error:
@@ -208,8 +196,10 @@ def _other_threads() -> set[int]:
     return numbers - {threading.get_native_id()}
 
 
-def _status(plan: RulesetPlan, support: LandlockSupport, built: Ruleset, threads: int, covered: int) -> ControlStatus:
-    without = [feature for feature in supported(support.abi).lacking if _wants(plan, feature)]
+def _status(
+    plan: RulesetPlan, support: landlock.LandlockSupport, built: Ruleset, threads: int, covered: int
+) -> ControlStatus:
+    without = [feature for feature in landlock.supported(support.abi).lacking if _wants(plan, feature)]
     holes = [feature.without for feature in without if feature.without]
     reasons = [f"{_threads(threads - covered)} not covered, because they existed before"] if covered < threads else []
     reasons += [f"ABI {support.abi}: {hole}" for hole in holes]
@@ -286,18 +276,18 @@ def application_paths(
 
 def application_plan(paths: ApplicationPaths) -> RulesetPlan:
     """Return the plan for the paths. TCP is restricted by the packet filter only."""
-    rules = [PathRule(path, EXECUTE) for path in paths.read]
+    rules = [PathRule(path, landlock.EXECUTE) for path in paths.read]
     rules += [PathRule(path, _written(path)) for path in paths.write]
-    rules += [PathRule(path, WRITE) for path in paths.scratch]
-    rules += [PathRule(path, DEVICE | FsRight.READ_DIR) for path in paths.devices]
-    rules.append(PathRule("/dev", FsRight.READ_DIR))
+    rules += [PathRule(path, landlock.WRITE) for path in paths.scratch]
+    rules += [PathRule(path, landlock.DEVICE | landlock.FsRight.READ_DIR) for path in paths.devices]
+    rules.append(PathRule("/dev", landlock.FsRight.READ_DIR))
     return RulesetPlan(tuple(rules))
 
 
-def _written(path: str) -> FsRight:
+def _written(path: str) -> landlock.FsRight:
     """Return the rights for a read-write path; a device that the host names may be used as a device."""
     device = os.path.realpath(path).startswith(_DEVICE_ROOT)
-    return DEVICE | READ | FsRight.IOCTL_DEV if device else WRITE | EXECUTE
+    return landlock.DEVICE | landlock.READ | landlock.FsRight.IOCTL_DEV if device else landlock.WRITE | landlock.EXECUTE
 
 
 def _runtime() -> Iterator[str]:

@@ -14,18 +14,10 @@ from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox import policy
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.kernel.egress.allowlist import EndpointSource, SourceEntry
 from democrai_sandbox.manifests import EngineManifest, ManifestKind
-from democrai_sandbox.policy import (
-    AccessRule,
-    InvalidInputError,
-    NetworkTarget,
-    Operation,
-    ResourceType,
-    TargetKind,
-    parse_declaration,
-)
 from democrai_sandbox.policy.hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
 
 if TYPE_CHECKING:
@@ -36,15 +28,14 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import DecisionRow
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.store import RuntimeStore
 
     Configuration = Callable[[str, str], Mapping[str, Any]]
     """Reads the stored configuration of an engine or extractor, by kind and name."""
 
-_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
-_RESOURCES = (ResourceType.FILESYSTEM, ResourceType.NETWORK)
+_WRITING = (policy.Operation.CREATE, policy.Operation.MODIFY, policy.Operation.DELETE)
+_RESOURCES = (policy.ResourceType.FILESYSTEM, policy.ResourceType.NETWORK)
 _PARTS = frozenset({"task", "tool", "agent", "pipeline", "skill"})
 
 
@@ -55,20 +46,20 @@ class Approvals:
         """Read from the node's snapshot, which never blocks."""
         self._node = node
 
-    def rows(self, resource_type: ResourceType, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
+    def rows(self, resource_type: policy.ResourceType, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
         """Yield the approvals of one subject (kind and name) or of all."""
         return self._node.snapshot.approved(resource_type.value, time_ns() // 1000, subject)
 
-    def of_caller(self, view: RawView) -> tuple[AccessRule, ...]:
+    def of_caller(self, view: RawView) -> tuple[policy.AccessRule, ...]:
         """Return the approvals for the subject of a view: permanent ones and those of its session."""
         return self._rules_of_caller(view, _RESOURCES)
 
     def programs_of(self, view: RawView) -> tuple[str, ...]:
         """Return the programs that are approved for the subject of a view."""
-        rules = self._rules_of_caller(view, (ResourceType.SYSTEM_DEPENDENCY,))
+        rules = self._rules_of_caller(view, (policy.ResourceType.SYSTEM_DEPENDENCY,))
         return tuple(rule.normalized_target for rule in rules)
 
-    def of_worker(self, kind: str, name: str) -> tuple[AccessRule, ...]:
+    def of_worker(self, kind: str, name: str) -> tuple[policy.AccessRule, ...]:
         """Return all approvals for a subject and its parts in any session, because its process serves all of them."""
 
         def is_inside(who: tuple[str, str]) -> bool:
@@ -77,19 +68,19 @@ class Approvals:
 
         return self._rules(is_inside, _RESOURCES, None)
 
-    def written_by(self, subject: Subject) -> Iterator[str]:
+    def written_by(self, subject: policy.Subject) -> Iterator[str]:
         """Yield the paths that a subject or its parts may write by approval, in any session."""
         for rule in self.of_worker(subject.kind.value, subject.name):
-            if rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is act for act in _WRITING):
+            if rule.resource_type is policy.ResourceType.FILESYSTEM and any(rule.operation is act for act in _WRITING):
                 yield rule.normalized_target
 
-    def _rules_of_caller(self, view: RawView, kinds: tuple[ResourceType, ...]) -> tuple[AccessRule, ...]:
+    def _rules_of_caller(self, view: RawView, kinds: tuple[policy.ResourceType, ...]) -> tuple[policy.AccessRule, ...]:
         actor = view.actor
         return self._rules(lambda who: who == actor, kinds, str(view.session_key or ""))
 
     def _rules(
-        self, wanted: Callable[[tuple[str, str]], bool], kinds: tuple[ResourceType, ...], session_key: str | None
-    ) -> tuple[AccessRule, ...]:
+        self, wanted: Callable[[tuple[str, str]], bool], kinds: tuple[policy.ResourceType, ...], session_key: str | None
+    ) -> tuple[policy.AccessRule, ...]:
         try:
             subjects = [who for who in self._node.snapshot.subjects if wanted(who)]
             found = [row for who in subjects for kind in kinds for row in self.rows(kind, who)]
@@ -99,9 +90,11 @@ class Approvals:
         return tuple(dict.fromkeys(map(rule_of, mine)))
 
 
-def rule_of(row: DecisionRow) -> AccessRule:
+def rule_of(row: DecisionRow) -> policy.AccessRule:
     """Return an approval as a rule; its target is already canonical."""
-    return AccessRule(ResourceType(row.resource_type), Operation(row.operation), row.target, row.target)
+    return policy.AccessRule(
+        policy.ResourceType(row.resource_type), policy.Operation(row.operation), row.target, row.target
+    )
 
 
 PERMANENT = "access_policy_approvals"
@@ -129,7 +122,7 @@ def _manifest_entries(kind: ManifestKind, registry: Registry, configuration: Con
             continue
         label = str(extension.subject)
         for section in filter(None, manifest.sections.values()):
-            rules = (rule for rule in section.access if rule.resource_type is ResourceType.NETWORK)
+            rules = (rule for rule in section.access if rule.resource_type is policy.ResourceType.NETWORK)
             yield from (SourceEntry(rule, label) for rule in rules)
         if isinstance(manifest, EngineManifest):
             keys = manifest.runtime.allowed_config_urls
@@ -147,7 +140,7 @@ def _approval_entries(approvals: Approvals, name: str) -> Iterator[SourceEntry]:
 
     Only the guard can tell sessions apart, because packets have none.
     """
-    for row in approvals.rows(ResourceType.NETWORK):
+    for row in approvals.rows(policy.ResourceType.NETWORK):
         if bool(row.session_key) is (name == SESSION):
             yield SourceEntry(row.target, name)
 
@@ -157,12 +150,12 @@ class InstallSource:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wanted: Counter[tuple[AccessRule, str]] = Counter()
+        self._wanted: Counter[tuple[policy.AccessRule, str]] = Counter()
 
     @contextmanager
-    def needing(self, rules: Iterable[AccessRule], label: str) -> Iterator[None]:
+    def needing(self, rules: Iterable[policy.AccessRule], label: str) -> Iterator[None]:
         """Add the network rules of an installation while it runs."""
-        wanted = Counter((rule, label) for rule in rules if rule.resource_type is ResourceType.NETWORK)
+        wanted = Counter((rule, label) for rule in rules if rule.resource_type is policy.ResourceType.NETWORK)
         with self._lock:
             self._wanted += wanted
         try:
@@ -220,16 +213,16 @@ class _KnownHosts:
 
     def __init__(self, targets: Iterable[Any]) -> None:
         self._hosts: set[tuple[str, int | None]] = set()
-        self._patterns: list[NetworkTarget] = []
+        self._patterns: list[policy.NetworkTarget] = []
         for target in targets:
             text = getattr(target, "normalized_target", target)
             try:
-                parsed = parse_declaration(text)
-            except InvalidInputError:
+                parsed = policy.parse_declaration(text)
+            except policy.InvalidInputError:
                 continue  # reported by the allowlist, which omits it too
-            if parsed.kind in (TargetKind.WILDCARD, TargetKind.NETWORK):
+            if parsed.kind in (policy.TargetKind.WILDCARD, policy.TargetKind.NETWORK):
                 self._patterns.append(parsed)
-            elif parsed.kind is not TargetKind.UNIX:
+            elif parsed.kind is not policy.TargetKind.UNIX:
                 self._hosts.add((host_key(parsed.host), parsed.port))
 
     def covers(self, host: str, port: int) -> bool:
@@ -239,8 +232,8 @@ class _KnownHosts:
         return any(target.port in (None, port) and _is_of(target, host) for target in self._patterns)
 
 
-def _is_of(target: NetworkTarget, host: str) -> bool:
-    if target.kind is TargetKind.WILDCARD:
+def _is_of(target: policy.NetworkTarget, host: str) -> bool:
+    if target.kind is policy.TargetKind.WILDCARD:
         return host.endswith(f".{target.host}")
     addresses = LOOPBACK_ADDRESSES if host == LOOPBACK else (ipaddress.ip_address(host),) if is_address(host) else ()
     return any(address in ipaddress.ip_network(target.host) for address in addresses)
