@@ -15,6 +15,7 @@ from sqlalchemy import Connection, or_, select
 from democrai_sandbox.access.caller import SUPER
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.store.audit_log import SYSTEM
+from democrai_sandbox.access.store.tables import from_row
 from democrai_sandbox.access.values import new_id
 from democrai_sandbox.errors import AccountUnknown, StoreUnavailable
 from democrai_sandbox.host.authentication import Identity
@@ -22,7 +23,6 @@ from democrai_sandbox.host.host_only import inside
 from democrai_sandbox.policy import InvalidInputError
 
 from . import passwords, store
-from .store import to_user
 from .tables import Credentials, Person, SignedIn, Token, people
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class AdministratorCache(NamedTuple):
 def read_administrators(connection: Connection) -> AdministratorCache:
     """Read the tokens and sessions of administrators."""
     is_super = or_(people.c.role == SUPER, people.c.access_level == SUPER)
-    found = map(to_user, connection.execute(select(people).where(is_super, people.c.disabled_at.is_(None))))
+    rows = connection.execute(select(people).where(is_super, people.c.disabled_at.is_(None)))
+    found = (from_row(Person, row) for row in rows)
     roles = {person.id: person.roles for person in found if person.may_decide}
     return AdministratorCache(roles, store.tokens_by_hash(connection, roles), store.sessions_by_hash(connection, roles))
 

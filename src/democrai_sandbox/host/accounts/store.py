@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
 from types import MappingProxyType
@@ -200,10 +199,6 @@ def check_organization(organization: object) -> str:
     return organization.strip()
 
 
-to_user = partial(from_row, Person)
-"""Conversion of a row, without the password."""
-
-
 def add_user(
     connection: Connection, person: Person, kept: str, *, actor: str, only_first: bool = False
 ) -> Person | None:
@@ -250,7 +245,7 @@ def replace_hash(connection: Connection, person_id: str, before: str, kept: str)
 
 def find_user(connection: Connection, person_id: str) -> Person:
     """Return a user; raise ``AccountUnknown``."""
-    return to_user(_known(_user_row(connection, person_id), "user"))
+    return from_row(Person, _known(_user_row(connection, person_id), "user"))
 
 
 def _known(row: Row[Any] | None, what: str) -> Row[Any]:
@@ -262,7 +257,7 @@ def _known(row: Row[Any] | None, what: str) -> Row[Any]:
 def find_user_or_none(connection: Connection, person_id: str) -> Person | None:
     """Return a user, or None."""
     row = _user_row(connection, person_id)
-    return None if row is None else to_user(row)
+    return None if row is None else from_row(Person, row)
 
 
 def password_hash(connection: Connection, person_id: str) -> str | None:
@@ -278,7 +273,7 @@ def has_users(connection: Connection) -> bool:
 
 def list_users(connection: Connection) -> tuple[Person, ...]:
     """Return all users by name."""
-    return tuple(map(to_user, connection.execute(select(people).order_by(people.c.id))))
+    return tuple(from_row(Person, row) for row in connection.execute(select(people).order_by(people.c.id)))
 
 
 def _user_row(connection: Connection, person_id: str) -> Row[Any] | None:
@@ -305,7 +300,6 @@ def _nearby(name: object) -> str | None:
 _LONGEST_AGENT = 300
 _LONGEST_ADDRESS = 100
 
-_to_session = partial(from_row, PersonSession)
 # Built once, because every HTTP request uses it.
 _SESSION_ROWS = select(sessions, people.c.disabled_at).join(people, people.c.id == sessions.c.person_id)
 
@@ -335,26 +329,26 @@ def open_session(
 def find_session_by_hash(connection: Connection, token_hash: str) -> PersonSession | None:
     """Return the session of a cookie, unless its user is disabled."""
     row = connection.execute(_SESSION_ROWS.where(sessions.c.token_hash == token_hash)).one_or_none()
-    return None if row is None or row.disabled_at is not None else _to_session(row)
+    return None if row is None or row.disabled_at is not None else from_row(PersonSession, row)
 
 
 def find_session(connection: Connection, session_id: str) -> PersonSession:
     """Return a session; raise ``AccountUnknown``."""
     row = connection.execute(select(sessions).where(sessions.c.id == session_id)).one_or_none()
-    return _to_session(_known(row, "session"))
+    return from_row(PersonSession, _known(row, "session"))
 
 
 def sessions_by_hash(connection: Connection, owners: Iterable[str]) -> dict[str, PersonSession]:
     """Return the sessions of these users, by the hash of their cookie."""
     rows = connection.execute(select(sessions).where(sessions.c.person_id.in_(list(owners))))
-    return {row.token_hash: _to_session(row) for row in rows}
+    return {row.token_hash: from_row(PersonSession, row) for row in rows}
 
 
 def list_sessions(connection: Connection, person_id: str) -> tuple[PersonSession, ...]:
     """Return a user's sessions, newest first."""
     query = select(sessions).where(sessions.c.person_id == person_id)
     newest = query.order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
-    return tuple(map(_to_session, connection.execute(newest)))
+    return tuple(from_row(PersonSession, row) for row in connection.execute(newest))
 
 
 def expired_sessions(
@@ -362,7 +356,7 @@ def expired_sessions(
 ) -> tuple[PersonSession, ...]:
     """Return the expired sessions."""
     late = or_(sessions.c.last_seen <= idle_since, sessions.c.created_at <= created_before)
-    return tuple(map(_to_session, connection.execute(select(sessions).where(late).limit(1000))))
+    return tuple(from_row(PersonSession, row) for row in connection.execute(select(sessions).where(late).limit(1000)))
 
 
 def mark_session(connection: Connection, session_id: str, **times: datetime) -> None:

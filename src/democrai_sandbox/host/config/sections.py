@@ -208,8 +208,12 @@ def _remote_service(name: str, url: object) -> str:
     return text
 
 
-_isolation = partial(_named_entries, _isolated, "with 'default' and subjects, as 'module:reports: in_process'")
-_remote_services = partial(_named_entries, _remote_service, "with URLs by name")
+def _isolation(value: object) -> dict[str, str]:
+    return _named_entries(_isolated, "with 'default' and subjects, as 'module:reports: in_process'", value)
+
+
+def _remote_services(value: object) -> dict[str, str]:
+    return _named_entries(_remote_service, "with URLs by name", value)
 
 
 def _without_pointers(error: policy.InvalidInputError) -> policy.InvalidInputError:

@@ -15,7 +15,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, NamedTuple
@@ -118,7 +117,10 @@ _CLEAR = frozenset({FOREIGN_SOCKET, "version", "socket_path_too_long"})
 _LONGEST_LINE = 8 * 1024
 _LARGE_PIPE = 256 * 1024
 _ONE_READ = 4096
-_write_helper_line = partial(write_line, source="helper")
+
+
+def _write_helper_line(line: str) -> None:
+    write_line(line, "helper")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,8 +6,8 @@ import errno
 import struct
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import KernelUnsupported
 
@@ -411,8 +411,11 @@ APPLICATION = Profile()
 """Application: cannot execute programs or send packets past the packet filter."""
 NO_EXEC = Profile(only_exec=True)
 """Filter that a worker adds after its start."""
-child_profile = partial(Profile, allow_exec=True, child=True)
-"""Profile of a confined child, which must be able to execute its program."""
+
+
+def child_profile(**features: Any) -> Profile:
+    """Return the profile of a confined child, which must be able to execute its program."""
+    return Profile(allow_exec=True, child=True, **features)
 
 
 def rows(profile: Profile, arch: Architecture) -> tuple[syscalls.Syscall, ...]:
@@ -483,19 +486,19 @@ _INSPECTIONS: Mapping[str, Callable[[Assembler, Profile], None]] = {
     "fcntl": inspect_fcntl,
     "memfd_create": inspect_memfd_create,
     "setsockopt": inspect_setsockopt,
-    "setpriority": partial(inspect_priority, single=0),
-    "ioprio_set": partial(inspect_priority, single=1),
+    "setpriority": lambda code, profile: inspect_priority(code, profile, single=0),
+    "ioprio_set": lambda code, profile: inspect_priority(code, profile, single=1),
     "ioctl": inspect_ioctl,
     "socket": inspect_socket,
     "socketpair": inspect_socketpair,
     # New namespaces: in a new user namespace a program has every capability.
-    "clone": partial(inspect_flags, index=0, refused=CLONE_NEW),
+    "clone": lambda code, profile: inspect_flags(code, profile, index=0, refused=CLONE_NEW),
     # Filters with a listener, which comes before ours and could let a process make a supervised call.
-    "seccomp": partial(inspect_flags, index=1, refused=NEW_LISTENER),
+    "seccomp": lambda code, profile: inspect_flags(code, profile, index=1, refused=NEW_LISTENER),
     # To connect by sending (TCP Fast Open), which Landlock does not check.
-    "sendto": partial(inspect_flags, index=3, refused=MSG_FASTOPEN),
-    "sendmsg": partial(inspect_flags, index=2, refused=MSG_FASTOPEN),
-    "sendmmsg": partial(inspect_flags, index=3, refused=MSG_FASTOPEN),
+    "sendto": lambda code, profile: inspect_flags(code, profile, index=3, refused=MSG_FASTOPEN),
+    "sendmsg": lambda code, profile: inspect_flags(code, profile, index=2, refused=MSG_FASTOPEN),
+    "sendmmsg": lambda code, profile: inspect_flags(code, profile, index=3, refused=MSG_FASTOPEN),
 }
 
 

@@ -10,7 +10,6 @@ import fcntl
 import os
 import socket
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -79,7 +78,7 @@ class Confinement:
         self._temp: TemporaryDirectory[str] | None = None
         self.unconfined = () if self._confiner else unconfined_because("" if kernel is None else kernel.unconfined)
         """Missing restrictions of all children and workers, with the reason and the fix; empty if they are confined."""
-        self.launcher: ChildLauncher = partial(PopenChild, unenforced=self.unconfined)
+        self.launcher: ChildLauncher = lambda order: PopenChild(order, self.unconfined)
         """Starter of children."""
         if self._confiner is not None:
             launcher = ConfinedLauncher(self._confiner, self.approvals, owned, self.temp_of, self.limits_of)

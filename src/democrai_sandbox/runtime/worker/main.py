@@ -65,8 +65,9 @@ async def _run_task(number: int, take: Door, give: Door) -> None:
 # ---- functions behind the doors --------------------------------------------------------------------------------------
 
 
-_ours = partial(sdk_services.hidden, owner="worker")
-"""Wraps a function of the worker so that the subject can neither inspect nor call it."""
+def _ours(function: Callable[..., Any]) -> Door:
+    """Wrap a function of the worker so that the subject can neither inspect nor call it."""
+    return sdk_services.hidden(function, owner="worker")
 
 
 def plain_work(lane: host_client.WorkerSocket, runner: CallRunner) -> tuple[Door, Door]:
