@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from democrai_sandbox.policy import InvalidInputError, ResourceType
@@ -13,10 +12,11 @@ from democrai_sandbox.policy.network_rules import prefix_of
 
 from .audit import access_dict
 from .targets import TargetParser, decision_key
-from .values import Changes, DecisionEffect, DecisionReach, DecisionRow, DecisionScope
+from .values import Changes, DecisionEffect, DecisionReach, DecisionRow, DecisionScope, to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from democrai_sandbox.policy import Subject
 
@@ -300,9 +300,6 @@ def _built(
     return {**tables, **changed}
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
     """Return whether a decision about ``broad`` answers a request for ``narrow``, matched as in every check."""
     return DecisionMatch(broad).covers(narrow)
@@ -358,7 +355,7 @@ def answering(
         return None
     subject = next(iter(known.values())).access.subject
     snapshot = Snapshot().changed(Changes(1, tuple(map(_row_of, known.values()))))
-    found = snapshot.find(_who(subject), wanted, session_key, _micros(now))
+    found = snapshot.find(_who(subject), wanted, session_key, to_micros(now))
     return None if found is None else known[found.decision_id]
 
 
@@ -368,12 +365,8 @@ def _row_of(decision: Decision) -> DecisionRow:
         effect=decision.effect,
         scope=decision.scope,
         session_key=decision.session_key,
-        expires_at=None if decision.expires_at is None else _micros(decision.expires_at),
+        expires_at=None if decision.expires_at is None else to_micros(decision.expires_at),
     )
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _who(subject: Subject) -> tuple[str, str]:

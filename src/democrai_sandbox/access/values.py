@@ -7,6 +7,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,6 @@ from .targets import decision_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import datetime
 
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o and u, which are easily misread
 _TIME_DIGITS = 10
 _RANDOM_BYTES = 10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_micros(moment: datetime) -> int:
+    """Return an aware time as microseconds since the epoch; exact, unlike float seconds."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_micros(micros: int) -> datetime:
+    """Return the time in UTC."""
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 def new_id() -> str:

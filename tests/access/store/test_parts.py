@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from democrai_sandbox.access.snapshot import pause_collection
 from democrai_sandbox.access.store.database import FairSemaphore
-from democrai_sandbox.access.store.tables import from_micros, from_stored, to_micros, to_stored
+from democrai_sandbox.access.store.tables import from_stored, to_stored
+from democrai_sandbox.access.values import from_micros, to_micros
 
 ODD = st.text(
     st.one_of(st.characters(), st.sampled_from("\0\x10\ud800\udfff\udc80d8"), st.sampled_from("0123456789abcdef"))

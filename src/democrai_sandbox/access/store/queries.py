@@ -149,7 +149,7 @@ def check_limit(page: values.PageRequest) -> None:
 
 def write_mark(place: str, last: Sequence[Any]) -> str:
     """Return the cursor after a page; ``place`` names the list."""
-    plain = [value if isinstance(value, int | str) else tables.to_micros(value) for value in last]
+    plain = [value if isinstance(value, int | str) else values.to_micros(value) for value in last]
     return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
 
 
@@ -170,7 +170,7 @@ def _typed(value: object, column: Column[Any]) -> Any:
         return value
     if isinstance(column.type, tables.AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError
-    return tables.from_micros(value) if isinstance(column.type, tables.Moment) else value
+    return values.from_micros(value) if isinstance(column.type, tables.Moment) else value
 
 
 _ALIKE = 100

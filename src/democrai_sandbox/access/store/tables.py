@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -20,24 +20,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
 MARK = "\x10"
 """Prefix of the hexadecimal code of a character that cannot be stored directly. Occurs only in stored texts."""
 
 _UNSTORABLE = re.compile("[\0\x10\ud800-\udfff]")
 _MARKED = re.compile("\x10([0-9a-f]{4})")
-
-
-def to_micros(moment: datetime) -> int:
-    """Return an aware time as microseconds since the epoch; exact, unlike float seconds."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def from_micros(micros: int) -> datetime:
-    """Return the time in UTC."""
-    return _EPOCH + timedelta(microseconds=micros)
 
 
 def to_stored(text: str) -> str:
@@ -85,7 +72,7 @@ class Moment(_Encoded[datetime]):
     """Aware time, stored as an integer."""
 
     impl, cache_ok = big_integer(), True
-    encode, decode = staticmethod(to_micros), staticmethod(from_micros)
+    encode, decode = staticmethod(values.to_micros), staticmethod(values.from_micros)
 
 
 metadata = sa.MetaData()
