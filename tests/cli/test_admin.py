@@ -21,7 +21,7 @@ NOBODY = 65534
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch):
     """Make password hashing cheap in this process; commands in a separate process pay the full price."""
-    monkeypatch.setattr("democrai_sandbox.host.accounts.accounts.Cost", lambda: CHEAP)
+    monkeypatch.setattr("democrai_sandbox.host.accounts.passwords.Cost", lambda: CHEAP)
 
 
 @pytest.fixture

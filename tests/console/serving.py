@@ -41,8 +41,8 @@ CHEAP = Cost(memory_kib=8, passes=1)
 """For passwords of people who are there for other reasons: comparing one is slow by design."""
 CHEAPLY = f"""
 from functools import partial
-from democrai_sandbox.host.accounts import accounts, passwords
-accounts.Cost = partial(passwords.Cost, {CHEAP.memory_kib}, {CHEAP.passes})
+from democrai_sandbox.host.accounts import passwords
+passwords.Cost = partial(passwords.Cost, {CHEAP.memory_kib}, {CHEAP.passes})
 """
 """Has a served process keep and compare passwords at that cost."""
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}

@@ -50,6 +50,7 @@ def a_newer_kernel(w, known):
     from types import SimpleNamespace
 
     from democrai_sandbox.kernel import _native
+    from democrai_sandbox.kernel.landlock import rights
     from democrai_sandbox.kernel.landlock import ruleset as applying
     from democrai_sandbox.kernel.landlock.rights import LandlockSupport
 
@@ -61,7 +62,7 @@ def a_newer_kernel(w, known):
             raise OSError(errno.EINVAL, "no such flag")
 
     found = {name: getattr(_native, name) for name in ("landlock_create", "landlock_add_path", "landlock_add_port")}
-    applying.native_module = lambda: SimpleNamespace(**found, landlock_restrict=restrict)
+    rights.native_module = lambda: SimpleNamespace(**found, landlock_restrict=restrict)
     threading.Thread(target=threading.Event().wait, args=(40,), daemon=True).start()
     plan = w.RulesetPlan((w.PathRule(str(w.inside), w.WRITE),))
     newer = applying.apply(plan, support=LandlockSupport(7, 8))

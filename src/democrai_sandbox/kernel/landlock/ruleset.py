@@ -16,7 +16,7 @@ from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
 from democrai_sandbox.kernel.spawn.protocol import LandlockPlan
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 
-from . import raw_ruleset, rights
+from . import raw_ruleset
 from . import rights as landlock
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def unsupported(support: landlock.LandlockSupport) -> ControlStatus:
 def _restrict(ruleset: int, *, synchronise: bool) -> bool:
     native = landlock.native_module()
     try:
-        native.landlock_restrict(ruleset, rights.THREAD_SYNC if synchronise else 0)
+        native.landlock_restrict(ruleset, landlock.THREAD_SYNC if synchronise else 0)
     except OSError as error:
         if not synchronise or error.errno != errno.EINVAL:  # EINVAL: the kernel does not know the flag
             raise _refused(error) from error
