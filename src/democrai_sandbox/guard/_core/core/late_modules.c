@@ -23,10 +23,21 @@ typedef struct {
 
 static Awaited *awaited = NULL;
 static Py_ssize_t awaited_count = 0, incomplete = 0;
+static bool some_added = false; /* to the awaited ones */
+
+/* A bit for the hash of each awaited name, because nearly all modules have other names. */
+enum { HASH_BITS = 4096, WORD_BITS = 64 };
+static uint64_t awaited_hashes[HASH_BITS / WORD_BITS];
+
+static size_t hash_of(PyObject *name)
+{
+    return (size_t)PyObject_Hash(name) % HASH_BITS; /* an exact str, so this runs no other code and cannot fail */
+}
 
 static int await_name(PyObject *name, bool rows, bool native)
 {
     look_at_all_modules = true;
+    awaited_hashes[hash_of(name) / WORD_BITS] |= (uint64_t)1 << hash_of(name) % WORD_BITS;
     for (Py_ssize_t i = 0; i < awaited_count; i++) {
         if (PyUnicode_Compare(awaited[i].name, name) == 0) {
             awaited[i].rows = awaited[i].rows || rows;
@@ -307,11 +318,15 @@ static int look_at(Py_ssize_t index, PyObject *module)
 
 static void mark_added(PyObject *name)
 {
-    for (Py_ssize_t i = 0; PyUnicode_CheckExact(name) && i < awaited_count; i++) {
+    if (!PyUnicode_CheckExact(name) || !(awaited_hashes[hash_of(name) / WORD_BITS] >> hash_of(name) % WORD_BITS & 1)) {
+        return;
+    }
+    for (Py_ssize_t i = 0; i < awaited_count; i++) {
         PyObject *known = awaited[i].name;
         bool same = known == name || (PyUnicode_GET_LENGTH(known) == PyUnicode_GET_LENGTH(name) &&
                                       PyUnicode_Compare(known, name) == 0);
         awaited[i].added = awaited[i].added || same;
+        some_added = some_added || same;
     }
 }
 
@@ -360,6 +375,11 @@ static int search(bool all)
     searched_all = all;
     seen_modules = version_of(table);
     look_at_all_modules = false;
+    if (!all && !some_added && incomplete == 0) {
+        Py_DECREF(table);
+        return 0;
+    }
+    some_added = false; /* before modules are patched, which may import others */
     for (Py_ssize_t i = 0; result == 0 && i < awaited_count; i++) {
         result = look(table, i, all);
     }
