@@ -89,7 +89,9 @@ FEATURES = (
 
 READ = FsRight.READ_FILE | FsRight.READ_DIR
 EXECUTE = READ | FsRight.EXECUTE
-WRITE = (_FIRST | FsRight.REFER | FsRight.TRUNCATE) & ~(FsRight.EXECUTE | FsRight.MAKE_CHAR | FsRight.MAKE_BLOCK)
+_MAKE = FsRight.MAKE_REG | FsRight.MAKE_DIR | FsRight.MAKE_SYM | FsRight.MAKE_SOCK | FsRight.MAKE_FIFO
+_REMOVE = FsRight.REMOVE_FILE | FsRight.REMOVE_DIR
+WRITE = READ | FsRight.WRITE_FILE | FsRight.TRUNCATE | _MAKE | _REMOVE | FsRight.REFER
 """Read-write path, without device nodes: creating one would give access to a disk past all file rules."""
 DEVICE = FsRight.READ_FILE | FsRight.WRITE_FILE | FsRight.TRUNCATE
 """Device that may only be read and written."""

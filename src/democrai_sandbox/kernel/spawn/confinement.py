@@ -69,7 +69,7 @@ class ResourceLimits:
     def stricter(self, other: ResourceLimits) -> ResourceLimits:
         """Return the stricter limit of each pair."""
         pairs = ((getattr(self, name), getattr(other, name)) for name in _NAMES)
-        return ResourceLimits(*(min(filter(None, pair), default=None) for pair in pairs))
+        return ResourceLimits(*(min((each for each in pair if each is not None), default=None) for pair in pairs))
 
     def rlimits(self) -> tuple[tuple[int, int], ...]:
         """Return the limits for the kernel: pairs of a resource number and its limit."""

@@ -29,15 +29,19 @@ static bool some_added = false; /* to the awaited ones */
 enum { HASH_BITS = 4096, WORD_BITS = 64 };
 static uint64_t awaited_hashes[HASH_BITS / WORD_BITS];
 
-static size_t hash_of(PyObject *name)
+/* The word with the bit of a name, and the bit. An exact str, whose hash runs no other code and cannot fail. */
+static uint64_t *word_of(PyObject *name, uint64_t *bit)
 {
-    return (size_t)PyObject_Hash(name) % HASH_BITS; /* an exact str, so this runs no other code and cannot fail */
+    size_t place = (size_t)PyObject_Hash(name) % HASH_BITS;
+    *bit = (uint64_t)1 << place % WORD_BITS;
+    return &awaited_hashes[place / WORD_BITS];
 }
 
 static int await_name(PyObject *name, bool rows, bool native)
 {
+    uint64_t bit, *word = word_of(name, &bit);
+    *word |= bit;
     look_at_all_modules = true;
-    awaited_hashes[hash_of(name) / WORD_BITS] |= (uint64_t)1 << hash_of(name) % WORD_BITS;
     for (Py_ssize_t i = 0; i < awaited_count; i++) {
         if (PyUnicode_Compare(awaited[i].name, name) == 0) {
             awaited[i].rows = awaited[i].rows || rows;
@@ -318,7 +322,11 @@ static int look_at(Py_ssize_t index, PyObject *module)
 
 static void mark_added(PyObject *name)
 {
-    if (!PyUnicode_CheckExact(name) || !(awaited_hashes[hash_of(name) / WORD_BITS] >> hash_of(name) % WORD_BITS & 1)) {
+    if (!PyUnicode_CheckExact(name)) {
+        return;
+    }
+    uint64_t bit, *word = word_of(name, &bit);
+    if (!(*word & bit)) {
         return;
     }
     for (Py_ssize_t i = 0; i < awaited_count; i++) {

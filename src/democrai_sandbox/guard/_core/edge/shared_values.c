@@ -32,11 +32,15 @@ static bool wait_for(Arrival *arrival, size_t bytes)
     return true;
 }
 
+static bool is_counter(const Py_buffer *memory)
+{
+    return memory->len >= (Py_ssize_t)sizeof(Counter) && (uintptr_t)memory->buf % sizeof(Counter) == 0;
+}
+
 /* Takes the counter of values that may still be arriving; -1 with an error for memory that cannot be one. */
 int arrival_of(Arrival *arrival, const Py_buffer *counter, bool waits)
 {
-    bool fits = counter->len >= (Py_ssize_t)sizeof(Counter) && (uintptr_t)counter->buf % sizeof(Counter) == 0;
-    if (counter->buf != NULL && !fits) {
+    if (counter->buf != NULL && !is_counter(counter)) {
         PyErr_SetString(PyExc_ValueError, "not a counter");
         return -1;
     }
@@ -74,24 +78,25 @@ PyObject *core_write_values(PyObject *module, PyObject *args)
 {
     Py_buffer counter, memory;
     PyObject *values;
-    Arrival checked;
     if (!PyArg_ParseTuple(args, "w*w*O!", &counter, &memory, &PyList_Type, &values)) {
         return NULL;
     }
-    int failed = arrival_of(&checked, &counter, false);
+    bool fits = is_counter(&counter);
     size_t used = 0;
-    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(values); i++) {
+    for (Py_ssize_t i = 0; fits && i < PyList_GET_SIZE(values); i++) {
         PyObject *value = PyList_GET_ITEM(values, i);
         size_t size = PyBytes_CheckExact(value) ? (size_t)PyBytes_GET_SIZE(value) : SIZE_MAX;
-        if (size > (size_t)memory.len - used) {
-            PyErr_SetString(PyExc_ValueError, "values that do not fit");
-            failed = -1;
-            break;
+        fits = size <= (size_t)memory.len - used;
+        if (fits) {
+            write_value(counter.buf, memory.buf, used, PyBytes_AS_STRING(value), size);
+            used += size;
         }
-        write_value(counter.buf, memory.buf, used, PyBytes_AS_STRING(value), size);
-        used += size;
     }
     PyBuffer_Release(&counter);
     PyBuffer_Release(&memory);
-    return failed ? NULL : Py_NewRef(Py_None);
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "a counter, and values that fit into the memory, are needed");
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
