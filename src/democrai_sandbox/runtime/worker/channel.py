@@ -108,7 +108,7 @@ _SO_SNDBUFFORCE = 32
 _LEAST_REST, _LONGEST_REST = 0.02, 0.25
 """Seconds before a worker that has used up its budget is read again."""
 _VALUES_PAUSE = 0.005
-"""Seconds until bytes values that have not arrived are looked for again. Each look can block the loop for 0.3 ms."""
+"""Seconds until bytes values that have not arrived are looked for again. A look can block the loop for 0.3 ms."""
 _MALFORMED = "the worker sent a malformed frame: {}"
 _readers = ThreadPoolExecutor(2, "frames")
 """Threads that decode large frames, started on demand."""

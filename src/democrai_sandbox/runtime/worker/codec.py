@@ -287,7 +287,7 @@ def decode(frame: Frame, *, waits: bool = False) -> tuple[Any, int]:
     """Return the message in a frame and its number of values; raise ``FrameError`` if it is malformed.
 
     A slow frame releases the GIL meanwhile. Without ``waits``, raise ``BlockingIOError`` if bytes values do not arrive
-    within about 200 us.
+    within about 0.3 ms.
     """
     return _decoded(frame.text, frame.raw, frame.blobs, frame.is_slow, frame.counter, waits)
 

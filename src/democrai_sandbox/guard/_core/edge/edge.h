@@ -39,11 +39,11 @@ PyObject *plain_copy(PyObject *value, bool lists);
 PyObject *core_plain(PyObject *module, PyObject *args);
 
 /* ---- shared_values.c ----------------------------------------------------------------------------------------- */
-enum { ARRIVAL_PAUSES = 3 };
+enum { ARRIVAL_SPINS = 40000, ARRIVAL_PAUSES = 3 };
 typedef struct {
     const void *counter; /* the bytes that have arrived, or NULL if all have */
     bool waits;          /* without a limit */
-    int pauses;          /* that are left otherwise */
+    int spins, pauses;   /* that are left, for all pieces together; with `waits`, pauses do not count */
 } Arrival;
 int arrival_of(Arrival *arrival, const Py_buffer *counter, bool waits);
 int copy_arriving(Arrival *arrival, char *to, const char *memory, size_t offset, size_t size);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { PIECE = 65536, SPINS = 20000, PAUSE_NANOSECONDS = 20000 };
+enum { PIECE = 65536, PAUSE_NANOSECONDS = 20000 };
 
 typedef _Atomic uint64_t Counter;
 
@@ -17,8 +17,9 @@ typedef _Atomic uint64_t Counter;
 static bool wait_for(Arrival *arrival, size_t bytes)
 {
     const Counter *counter = arrival->counter;
-    for (int spins = 0; atomic_load_explicit(counter, memory_order_acquire) < bytes; spins++) {
-        if (spins < SPINS) {
+    while (atomic_load_explicit(counter, memory_order_acquire) < bytes) {
+        if (arrival->spins > 0) {
+            arrival->spins--;
             continue;
         }
         if (!arrival->waits && arrival->pauses-- <= 0) {
@@ -44,7 +45,7 @@ int arrival_of(Arrival *arrival, const Py_buffer *counter, bool waits)
         PyErr_SetString(PyExc_ValueError, "not a counter");
         return -1;
     }
-    *arrival = (Arrival){.counter = counter->buf, .waits = waits, .pauses = ARRIVAL_PAUSES};
+    *arrival = (Arrival){.counter = counter->buf, .waits = waits, .spins = ARRIVAL_SPINS, .pauses = ARRIVAL_PAUSES};
     return 0;
 }
 
