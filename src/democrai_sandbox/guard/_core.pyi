@@ -87,6 +87,7 @@ def setup(
     native_folder: str = ...,
     native_packages: frozenset[str] = ...,
     read_only: tuple[tuple[bytes, int], ...] = ...,
+    opener: Callable[[AccessQuestion, int, int], int] = ...,
 ) -> None: ...
 def policy(
     *,

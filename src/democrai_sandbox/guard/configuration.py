@@ -21,6 +21,8 @@ from .stdlib_patches import handle_code
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ._core import AccessQuestion
+
 SENSITIVE_ROOTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
 
 
@@ -30,6 +32,7 @@ def configure_guard(
     recorder: DenialRecorder | None = None,
     observer: EndpointObserver | None = None,
     watcher: CandidateWatcher | None = None,
+    opener: Callable[[AccessQuestion, int, int], int] | None = None,
     protected_paths: Iterable[str | os.PathLike[str]] = (),
     code_paths: Iterable[str | os.PathLike[str]] = (),
     read_only_paths: Iterable[str | os.PathLike[str]] = (),
@@ -39,6 +42,8 @@ def configure_guard(
 ) -> None:
     """Configure the guard for this process; calls before the first guard add up.
 
+    ``opener`` opens files that a decision allows but the kernel refuses to this process: it gets the question, the
+    flags and the mode of the open, and returns a descriptor or a negative error number.
     ``protected_paths`` (configuration, decision database, helper socket, ...) are excluded from every subject's roots.
     ``code_paths`` are additional libraries, which every subject may read and load native modules from.
     ``read_only_paths`` is code that no subject may change, in addition to the environment of this process.
@@ -53,6 +58,7 @@ def configure_guard(
         **_callback("recorder", recorder, DenialRecorder, "record"),
         **_callback("observer", observer, EndpointObserver, "observe"),
         **_callback("watcher", watcher, CandidateWatcher, "saw"),
+        **({} if opener is None else _logged("opener", opener)),
     }
     shut = [entry(_checked_path(path), PROTECTED) for path in protected_paths]
     libraries = [entry(_checked_path(path, "/code_paths"), LIBRARY) for path in code_paths]
@@ -75,10 +81,14 @@ def _callback(name: str, given: object, kind: type, method: str) -> dict[str, An
     if not isinstance(given, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise InvalidInputError.of(f"not {article} {kind.__name__}: {type(given).__name__}", pointer=f"/{name}")
+    return _logged(name, getattr(given, method))
+
+
+def _logged(name: str, callback: Callable[..., Any]) -> dict[str, Any]:
     # Imported here, because it loads logging, which code that only opens guards does not need.
     from .callback_log import logged
 
-    return {name: logged(name, getattr(given, method))}
+    return {name: logged(name, callback)}
 
 
 def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, str]], facade: frozenset[str]) -> None:

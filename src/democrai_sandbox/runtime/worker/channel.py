@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import socket
+import struct
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -110,6 +111,7 @@ _LEAST_REST, _LONGEST_REST = 0.02, 0.25
 _VALUES_PAUSE = 0.005
 """Seconds until bytes values that have not arrived are looked for again. A look can block the loop for 0.3 ms."""
 _MALFORMED = "the worker sent a malformed frame: {}"
+_DESCRIPTOR = struct.Struct("i")
 _readers = ThreadPoolExecutor(2, "frames")
 """Threads that decode large frames, started on demand."""
 
@@ -175,9 +177,26 @@ class HostSocket:
         except OSError:
             self._end_unless_more()
             return
+        self._keep_rest(frame, sent)
+
+    def _keep_rest(self, frame: tuple[bytes, ...], sent: int) -> None:
+        """Send the rest of a frame as soon as the worker reads."""
         if sent < sum(map(len, frame)):
             self._keep(frame, sent)
             self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def give(self, frame: bytes, descriptor: int) -> bool:
+        """Send a frame with a descriptor. Return False if the worker does not read its messages."""
+        if not self._open or self._unsent:
+            return False
+        try:
+            sent = self._socket.sendmsg(
+                (frame,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor)),)
+            )
+        except OSError:
+            return False
+        self._keep_rest((frame,), sent)
+        return True
 
     def _keep(self, frame: Sequence[bytes], sent: int) -> None:
         for rest in unsent(frame, sent):
@@ -565,6 +584,10 @@ class Channel:
         self.control.write(*self.control.encode(message))
         if self.control.unsent > _MOST_UNSENT + self._spec.largest_frame:
             self.end("the worker does not read its messages", WorkerFailed)
+
+    def give(self, message: list[Any], descriptor: int) -> bool:
+        """Send a message with a descriptor. Return False if the worker does not read its messages."""
+        return self.control.give(encode(message), descriptor)
 
     def end(self, why: str, kind: type[WorkerFailed] = WorkerCrashed) -> None:
         """Kill the process for a reason; the first reason counts."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import _socket
 import asyncio
 import itertools
+import os
 import selectors
+import struct
 import threading
 from collections import deque
 from time import monotonic
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard.interface import RawView
 
 
+_DESCRIPTOR = struct.Struct("i")
+_CONTROL_ROOM = _socket.CMSG_SPACE(_DESCRIPTOR.size)
+
+
 class WorkerSocket:
     """One socket to the host."""
 
@@ -37,8 +43,11 @@ class WorkerSocket:
         self._largest = largest
         self._shared = shared
         self._inbox = FrameReader(largest=largest, shared=shared)
+        self._fill: Callable[[memoryview], int] = self._socket.recv_into
         self._read: deque[Any] = deque()
         self._writing = threading.Lock()
+        self.descriptors: deque[int] = deque()
+        """Descriptors that have arrived, for the messages that announce them."""
 
     def fileno(self) -> int:
         """Return the descriptor, for an event loop."""
@@ -47,7 +56,7 @@ class WorkerSocket:
     def receive(self) -> Any:
         """Wait for the next message; None when the host is gone."""
         while not self._read:
-            size = self._socket.recv_into(self._inbox.room)
+            size = self._fill(self._inbox.room)
             if not size:
                 return None
             messages = self._inbox.feed(size)
@@ -55,6 +64,16 @@ class WorkerSocket:
                 return messages[0]
             self._read.extend(messages)
         return self._read.popleft()
+
+    def accept_descriptors(self) -> None:
+        """Keep the descriptors that arrive from now on."""
+        self._fill = self._receive_all
+
+    def _receive_all(self, room: memoryview) -> int:
+        size, parts, _, _ = self._socket.recvmsg_into([room], _CONTROL_ROOM, _socket.MSG_CMSG_CLOEXEC)
+        for _, _, data in parts:
+            self.descriptors.extend(_DESCRIPTOR.unpack(data))
+        return size
 
     def receive_now(self) -> list[Any] | None:
         """Return the messages available without waiting; None when the host is gone."""
@@ -184,6 +203,14 @@ class HostClient:
             waiting.answer = answer
             waiting.here.release()
 
+    def opened(self, number: int) -> None:
+        """Deliver the descriptor of a file that the host has opened."""
+        descriptor = self._line.descriptors.popleft()
+        if number in self._waiting:
+            self.answered(number, descriptor)
+        else:  # the caller has stopped waiting
+            os.close(descriptor)
+
     def promise(self, number: int) -> asyncio.Future[Any]:
         """Return a future of an answer that the host sends later, or has sent meanwhile.
 
@@ -259,6 +286,22 @@ class RemoteDecider:
             raise error
         allowed, code, *rest = answer
         return AccessDecision(allowed, DecisionCode(code), *rest)
+
+
+class RemoteOpener:
+    """Lets the host open files that were approved after the kernel confined this process."""
+
+    def __init__(self, host: HostClient) -> None:
+        self._host = host
+
+    def __call__(self, question: AccessQuestion, flags: int, mode: int) -> int:
+        """Return a descriptor, or a negative error number."""
+        _, answer = self._host.ask("open", list(question), present_number(), flags, mode)
+        if type(answer) is not int:
+            error = ExternalAccessCheckFailed("the host could not open the file")
+            error.is_logged = True  # by the host
+            raise error
+        return answer
 
 
 class RemoteObserver:

@@ -7,7 +7,9 @@ never asks as another subject, or for a user who did not call it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +22,7 @@ from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests.coverage import Coverage
 from democrai_sandbox.runtime.calls.outcome import describe
 
+from .late_files import LateFiles
 from .process import NOBODY, ConnectionReport, WorkerHostServices, WorkerSpec
 
 if TYPE_CHECKING:
@@ -130,6 +133,14 @@ class CallerCheck:
         # An access without a user needs no call: a subject also asks during its import.
         return (known, KnownCaller(NOBODY, ())) if identity == _NO_ONE and not outer else None
 
+    def covers(self, rule: policy.AccessRule) -> bool:
+        """Return whether the worker's rules allow everything that a rule allows."""
+        return self._coverage.covers(rule)
+
+    @cached_property
+    def _coverage(self) -> Coverage:
+        return Coverage(self._rules[0])
+
     @cached_property
     def _rules(self) -> tuple[tuple[policy.AccessRule, ...], str]:
         """All rules of the worker, also as JSON."""
@@ -149,8 +160,7 @@ class CallerCheck:
             raise FrameError("links with too many rules")
         for kind, name, declared, mode in inner:
             if mode == _EXACT:
-                coverage = Coverage(self._rules[0])
-                kept = tuple(rule for rule in policy.rules_from_json(declared) if coverage.covers(rule))
+                kept = tuple(filter(self.covers, policy.rules_from_json(declared)))
                 yield kind, name, policy.rules_to_json(kept), _EXACT
 
 
@@ -184,12 +194,16 @@ class HostRequests:
         host: WorkerHostServices,
         tell: Callable[[list[Any]], None],
         flights: Mapping[int, PendingCall],
+        give: Callable[[list[Any], int], bool],
     ) -> None:
+        """Take ``tell``, which sends a message, and ``give``, which sends one with a descriptor."""
         self._label = spec.label
         self._services = frozenset(host.services)
         self._check = CallerCheck(spec)
         self._host = host
         self._tell = tell
+        self._give_descriptor = give
+        self._files = LateFiles(spec, self._check.covers)
         self._flights = flights
         self._open = 0
         self._connections = 0
@@ -207,6 +221,44 @@ class HostRequests:
     def _decide(self, question: AccessQuestion, standing: KnownCaller) -> bool | policy.AccessDecision:
         with serve(Caller(*standing.caller)):  # as in process: the service finds the task in which the subject works
             return self._host.decide(question)
+
+    def open(self, number: int, fields: Any, flight: PendingCall | None, flags: int, mode: int) -> None:
+        """Open a file that the kernel refuses to the worker, if its rules and the current decisions allow it."""
+        if type(flags) is not int or type(mode) is not int:
+            raise FrameError("a malformed request to open a file")
+        found = self._check.question(fields, self._standing(flight))
+        if found is None or found[0].resource_type != policy.ResourceType.FILESYSTEM.value:
+            self._tell(["answer", number, -errno.EACCES])
+            return
+        self._begin()
+        opening = asyncio.get_running_loop().run_in_executor(None, self._open_file, *found, flags, mode)
+        opening.add_done_callback(lambda done: self._opened_file(number, done))
+
+    def _open_file(self, question: AccessQuestion, standing: KnownCaller, flags: int, mode: int) -> int:
+        def decide(operation: policy.Operation) -> bool:
+            one: Any = (*question[:4], operation.value, *question[5:])
+            answer = self._decide(AccessQuestion(one), standing)  # type: ignore[call-arg] # as in CallerCheck
+            return answer.allowed if isinstance(answer, policy.AccessDecision) else answer is True
+
+        return self._files.open(question.target, flags, mode, decide)
+
+    def _opened_file(self, number: int, done: asyncio.Future[int]) -> None:
+        self._open -= 1
+        try:
+            result = done.result()
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that the file is not open
+            _log.exception("a file of %s could not be opened", self._label)
+            self._tell(["answer", number, None])
+            return
+        if result < 0:
+            self._tell(["answer", number, result])
+            return
+        try:
+            if not self._give_descriptor(["opened", number], result):
+                _log.error("%s does not read its messages, so it cannot get a file", self._label)
+                self._tell(["answer", number, None])
+        finally:
+            os.close(result)
 
     def _standing(self, flight: PendingCall | None = None) -> Iterator[KnownCaller]:
         """Yield the pending calls, beginning with the one that code in the worker claims to belong to."""

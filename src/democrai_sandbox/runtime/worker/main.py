@@ -171,6 +171,7 @@ class Control:
         """Handler of calls; none arrive before the worker has reported that it is ready."""
         self.handlers: dict[str, Callable[..., None]] = {
             "answer": host.answered,
+            "opened": host.opened,
             "settle": host.settled,
             "cancel": self._cancel,
             "forget": calls.forget,
@@ -262,6 +263,7 @@ def settle(lane: int, control: int, memory: int, environment: str) -> tuple[Call
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call runs
     first = host_client.WorkerSocket(control, _FIRST_FRAME)
+    first.accept_descriptors()
     spec, names = first_message(first)
     shared = SharedMemory(memory, host=False)
     shared.close_descriptor()
@@ -366,6 +368,7 @@ class _WorkerMain:
             recorder=host_client.RemoteRecorder(self._line),
             observer=host_client.RemoteObserver(self._host) if spec.tells_endpoints or spec.is_observed else None,
             watcher=self._watcher,
+            opener=host_client.RemoteOpener(self._host) if spec.confined else None,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
             native_packages=spec.native_packages,

@@ -194,7 +194,7 @@ class WorkerSession:
         self.flights: dict[int, PendingCall] = {}
         """Calls that the worker has not ended."""
         self._deadlines = DeadlineTimer(self._loop, self.flights, self._expired)
-        self._requests = HostRequests(spec, host, self.channel.tell, self.flights)
+        self._requests = HostRequests(spec, host, self.channel.tell, self.flights, self.channel.give)
         self._lane_is_free = True
         self._waits = False
         self._denials = 0
@@ -224,6 +224,10 @@ class WorkerSession:
         }
         if spec.tells_accesses:
             self._handlers["noticed"] = host.noticed  # type: ignore[attr-defined] # recording hosts have it
+        if spec.confined:
+            self._handlers["open"] = lambda number, fields, call, flags, mode: self._requests.open(
+                number, fields, self.flights.get(call), flags, mode
+            )
         if spec.tells_uses:
             self._handlers["used"] = self._requests.used
 

@@ -51,21 +51,22 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                             "native_folder",
                             "native_packages",
                             "read_only",
+                            "opener",
                             NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
              *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL, *natives = NULL, *refused = NULL,
-             *folder = NULL, *packages = NULL, *fixed = NULL;
+             *folder = NULL, *packages = NULL, *fixed = NULL, *open = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!UO!O!", names, &factory,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!UO!O!O", names, &factory,
                                      &usage, &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type,
                                      &roots, &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes,
                                      &failed, &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
                                      &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged,
                                      &PyTuple_Type, &further, &shadow, &PyFrozenSet_Type, &natives, &PyFrozenSet_Type,
-                                     &refused, &folder, &PyFrozenSet_Type, &packages, &PyTuple_Type, &fixed)) {
+                                     &refused, &folder, &PyFrozenSet_Type, &packages, &PyTuple_Type, &fixed, &open)) {
         return NULL;
     }
     struct {
@@ -87,6 +88,7 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&parse_url, parse},
                  {&normalise_host, normalise},
                  {&observer, watch},
+                 {&opener, open},
                  {&watcher, shadow},
                  {&native_allowed, natives},
                  {&native_refused, refused},

@@ -73,6 +73,7 @@ PyObject *call_in_folders(const Call *call, const Place *places, int count);
 
 /* ---- opens.c ------------------------------------------------------------------------------------------------- */
 extern FAST_THREAD_LOCAL bool checked_open; /* this thread is inside an open that we made ourselves */
+extern PyObject *opener;
 PyObject *on_open(State *state, Call *call);
 int announce_open(PyObject *path, const char *mode, int flags);
 /* Returns a descriptor, or -1 with an exception. The mode in `info`, unless NULL, is 0 if fstat() failed. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 FAST_THREAD_LOCAL bool checked_open = false;
+PyObject *opener = NULL; /* of the host: opens approved files that the kernel refuses to this process */
 
 /* ---- which operations an open asks for ------------------------------------------------------ */
 
@@ -80,6 +81,47 @@ static int refuse(Opening *opening, unsigned missing)
     return deny_given(opening->state, opening->text, shown, missing, false);
 }
 
+static void describe(const Opening *opening, int fd)
+{
+    if (opening->info != NULL && fstat(fd, opening->info) < 0) {
+        opening->info->st_mode = 0;
+    }
+}
+
+/* The operation to name in the question: one that the rules do not allow; 0 if they allow all. */
+static unsigned approved_operation(const Opening *opening, unsigned granted)
+{
+    unsigned approved = granted & ~location_mask(opening->state, opening->path);
+    return approved & -approved;
+}
+
+/* The kernel rules of a process cannot grow, so its host opens a file that was approved after the start. Returns the
+ * descriptor, a negative errno, or INT_MIN with an exception. */
+static int open_outside(const Opening *opening, int flags, unsigned granted)
+{
+    char operation[64];
+    unsigned bit = opening->declared ? 0 : approved_operation(opening, granted);
+    if (bit == 0 || opener == NULL || opener == Py_None) {
+        return -EACCES;
+    }
+    operation_text(bit, operation);
+    State *state = answering(opening->state);
+    PyObject *target = PyUnicode_DecodeFSDefault(opening->path);
+    PyObject *question =
+        target ? question_new(state, &(Asked){"filesystem", operation, target, false, NULL, NULL}) : NULL;
+    PyObject *args = question ? Py_BuildValue("(Oii)", question, flags, opening->mode) : NULL;
+    PyObject *answer = args ? call_outside(state, opener, args) : NULL;
+    if (answer == NULL && args != NULL) {
+        raise_check_failed();
+    }
+    long fd = answer ? PyLong_AsLong(answer) : -1;
+    Py_XDECREF(target);
+    Py_XDECREF(question);
+    Py_XDECREF(args);
+    Py_XDECREF(answer);
+    return PyErr_Occurred() ? INT_MIN : (int)fd;
+}
+
 /* 1 and *fd, 0 to try again at a new location, -1 with an exception. */
 static int open_once(Opening *opening, int *fd)
 {
@@ -103,13 +145,24 @@ static int open_once(Opening *opening, int *fd)
         Py_BEGIN_ALLOW_THREADS
         *fd = open_beneath(opening->path, flags, opening->mode);
         failed = *fd < 0 ? errno : 0;
-        if (!failed && opening->info != NULL && fstat(*fd, opening->info) < 0) {
-            opening->info->st_mode = 0;
+        if (!failed) {
+            describe(opening, *fd);
         }
         Py_END_ALLOW_THREADS
         if (!failed) {
             return 1;
         }
+    }
+    if (failed == EACCES) {
+        *fd = open_outside(opening, flags, granted);
+        if (*fd == INT_MIN) {
+            return -1;
+        }
+        if (*fd >= 0) {
+            describe(opening, *fd);
+            return 1;
+        }
+        failed = -*fd;
     }
     if (failed == ENOENT && flags != opening->flags && !(flags & O_CREAT)) {
         return refuse(opening, OP_CREATE);
