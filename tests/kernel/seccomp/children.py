@@ -14,7 +14,7 @@ import asyncio, ctypes, errno, json, os, select, signal, socket, subprocess, sys
 from dataclasses import replace
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.seccomp import (
-    APPLICATION, NO_EXEC, Inet, Profile, apply, child_profile, give_up_programs, now, program, support,
+    APPLICATION, NO_EXEC, Inet, Profile, Unix, apply, child_profile, give_up_programs, now, program, support,
     this_architecture
 )
 from democrai_sandbox.kernel.seccomp.syscalls import TABLE

@@ -176,7 +176,7 @@ _NEVER = {"raw", "raw6", "packet", "packet_old", "mptcp", "smc", "vsock", "xdp",
         ("child_profile()", _NEVER | {"ping", "netlink_other"}),
         ("child_profile(inet=Inet.NO_DATAGRAM)", _NEVER | {"ping", "netlink_other", "udp", "udp6"}),
         (
-            "child_profile(inet=Inet.NONE, unix=False)",
+            "child_profile(inet=Inet.NONE, unix=Unix.NONE)",
             _NEVER
             | {"ping", "netlink_other", "udp", "udp6", "tcp", "tcp6", "tcp_by_number"}
             | {"unix", "unix_datagram", "pair_datagram", "routes"},
@@ -226,7 +226,7 @@ def test_a_datagram_socket_of_a_pair_would_reach_any_other_so_it_is_not_given(tm
         )
     """
     unheld = told(body.format(""))
-    held = told(body.format("apply(child_profile(unix=False))"))
+    held = told(body.format("apply(child_profile(unix=Unix.NONE))"))
     assert unheld["datagram"] == "ok", "the way that is closed here exists"
     assert held["datagram"] == "EPERM"
     for found in (unheld, held):

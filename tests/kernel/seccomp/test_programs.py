@@ -18,6 +18,7 @@ from democrai_sandbox.kernel.seccomp.filters import (
     Inet,
     Metadata,
     Profile,
+    Unix,
     child_profile,
     program,
 )
@@ -30,18 +31,22 @@ X86, ARM = Architecture.X86_64, Architecture.AARCH64
 AUDIT = {X86: 0xC000003E, ARM: 0xC00000B7}
 ALLOWED, KILL, SUPERVISED = 0x7FFF0000, 0x80000000, 0x7FC00000
 EPERM, ENOSYS, ENOTSUP = (0x00050000 | number for number in (errno.EPERM, errno.ENOSYS, errno.ENOTSUP))
+OWN_SOCKETS = child_profile(inet=Inet.NONE, unix=Unix.SUPERVISED, metadata=Metadata.SUPERVISED)
 CHILDREN = [
     child_profile(inet=inet, unix=unix, fastopen=fastopen)
-    for inet, unix, fastopen in product(Inet, (True, False), (True, False))
-] + [child_profile(multicast=True), *(child_profile(metadata=metadata) for metadata in list(Metadata)[1:])]
+    for inet, unix, fastopen in product(Inet, (Unix.ALL, Unix.NONE), (True, False))
+] + [OWN_SOCKETS, child_profile(multicast=True), *(child_profile(metadata=metadata) for metadata in list(Metadata)[1:])]
 APPLICATIONS = [APPLICATION, Profile(fastopen=False), Profile(inet=Inet.NO_DATAGRAM), Profile(inet=Inet.NONE)]
 PROFILES = [*APPLICATIONS, *CHILDREN, Profile(child=True)]
+
+
+UNIX_NAMES = {Unix.ALL: "", Unix.SUPERVISED: "-own_unix", Unix.NONE: "-no_unix"}
 
 
 def described(profile: Profile) -> str:
     kind = "second" if profile.only_exec else "child" if profile.child else "application"
     kind += "-exec" if profile.allow_exec else ""
-    return f"{kind}-{profile.inet}{'' if profile.unix else '-no_unix'}{'' if profile.fastopen else '-no_fastopen'}" + (
+    return f"{kind}-{profile.inet}{UNIX_NAMES[profile.unix]}{'' if profile.fastopen else '-no_fastopen'}" + (
         "-multicast"
         if profile.multicast
         else ""
@@ -96,8 +101,10 @@ def promised(profile: Profile, arch: Architecture, number: int) -> int:
         return ALLOWED if profile.allow_exec else KILL
     if profile.only_exec:
         return ALLOWED
-    if (name == "socket" and not profile.unix) or (name in REFUSED_TO_CHILDREN and profile.child):
+    if (name == "socket" and profile.unix is Unix.NONE) or (name in REFUSED_TO_CHILDREN and profile.child):
         return EPERM
+    if name == "connect" and profile.unix is Unix.SUPERVISED:
+        return SUPERVISED
     if name in ATTRIBUTES and profile.child:
         return ENOTSUP
     if name in METADATA and profile.child:
@@ -154,7 +161,7 @@ def may_make(profile: Profile, family: int, kind: int, protocol: int) -> bool:
     """Second, independent implementation of the socket rules."""
     kind &= 0xF
     if family == 1:
-        return profile.unix
+        return profile.unix is Unix.ALL or (profile.unix is Unix.SUPERVISED and kind in {1, 5})
     if family == 16:
         return not profile.child or (protocol == 0 and profile.inet is not Inet.NONE)
     if family == 38:
@@ -185,12 +192,24 @@ def test_sockets_of_every_small_combination_are_made_as_promised(arch, profile):
         assert (answer == ALLOWED) == may_make(profile, family, kind, protocol), (family, kind, protocol)
 
 
+@BOTH
+@rows(
+    "others",
+    [{"inet": Inet.ALL, "metadata": Metadata.SUPERVISED}, {"inet": Inet.NONE, "metadata": Metadata.REFUSED}],
+    ids=["network", "no_supervisor"],
+)
+def test_without_a_supervisor_or_with_a_network_no_local_socket_is_made(arch, others):
+    profile = child_profile(unix=Unix.SUPERVISED, **others)
+    assert answered(profile, arch, "socket", (1, 1, 0)) == EPERM
+    assert answered(profile, arch, "connect", (3, 0, 0)) == ALLOWED
+
+
 @given(arch=any_arch, family=_noisy(_families), kind=_noisy(_types))
 def test_pairs_of_sockets_are_local_and_without_unix_rules_stay_connected(arch, family, kind):
     local = family & 0xFFFFFFFF == 1
     for profile in PROFILES:
         answer = answered(profile, arch, "socketpair", (family, kind, 0, 0x1000))
-        assert answer == (ALLOWED if local and (profile.unix or kind & 0xF in {1, 5}) else EPERM), profile
+        assert answer == (ALLOWED if local and (profile.unix is Unix.ALL or kind & 0xF in {1, 5}) else EPERM), profile
 
 
 _BY_NUMBER = (

@@ -60,7 +60,7 @@ METADATA = {
         (Action.ENOSYS, NOT_THERE),
         (Action.EPERM, REFUSED | REFUSED_TO_CHILDREN),
         (Action.ENOTSUP, ATTRIBUTES),
-        (Action.SUPERVISE, METADATA),
+        (Action.SUPERVISE, METADATA | {"connect"}),
     ],
     ids=["killed", "not there", "refused", "not supported", "supervised"],
 )

@@ -159,7 +159,8 @@ def test_metadata_changes_below_modify_rules_and_own_folders():
     ],
 )
 def test_metadata_is_restricted_where_landlock_restricts_files(rules, abi, metadata):
-    profile = filters.child_profile(inet=filters.Inet.NONE, unix=False, fastopen=abi < 4, metadata=metadata)
+    unix = filters.Unix.SUPERVISED if metadata is filters.Metadata.SUPERVISED else filters.Unix.NONE
+    profile = filters.child_profile(inet=filters.Inet.NONE, unix=unix, fastopen=abi < 4, metadata=metadata)
     assert enforcement_of(_of(*rules), abi).filter == filters.program(profile)
 
 
@@ -179,7 +180,7 @@ def test_a_plan_holds_nothing_that_its_abi_does_not_know(abi):
     assert all(isinstance(number, int) and type(number) is int for number in (plan.fs, plan.net, plan.scoped))
 
 
-def _filter(inet, *, unix=False, fastopen=True, abi=7):
+def _filter(inet, *, unix=filters.Unix.NONE, fastopen=True, abi=7):
     metadata = filters.Metadata.REFUSED if abi else filters.Metadata.ALL
     return filters.program(filters.child_profile(inet=inet, unix=unix, fastopen=fastopen, metadata=metadata))
 

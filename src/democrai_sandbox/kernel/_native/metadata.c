@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/capability.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,17 +15,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/uio.h>
 #include <unistd.h>
 #include <utime.h>
 
-enum { OPENAT2 = 437, FCHMODAT2 = 452 }; /* headers may be older than the kernel */
-enum { NO_MAGIC_LINKS = 0x02, NO_LINKS = 0x04, BENEATH = 0x08 };
-enum { PROC_PATH = 64, PAGE = 4096, CAPABILITY_WORDS = 2, MOST_MODE = 07777, MICRO = 1000, MOST_TRIES = 32 };
-
-typedef struct {
-    uint64_t flags, mode, resolve; /* struct open_how */
-} How;
+enum { FCHMODAT2 = 452 }; /* headers may be older than the kernel */
+enum { PROC_PATH = 64, PAGE = 4096, MOST_MODE = 07777, MICRO = 1000, MOST_TRIES = 32 };
 
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
@@ -152,20 +145,13 @@ static bool decode_old(const struct seccomp_data *call, Change *change)
 
 /* --- the child's memory ------------------------------------------------------------------------------------------- */
 
-static ssize_t read_memory(pid_t pid, uint64_t address, void *place, size_t size)
-{
-    struct iovec here = {place, size}, there = {(void *)(uintptr_t)address, size};
-    ssize_t count = process_vm_readv(pid, &here, 1, &there, 1, 0);
-    return count < 0 ? -errno : count;
-}
-
 /* Reads up to the end of each page, because the next one may not exist. */
 static int read_path(pid_t pid, uint64_t address, char path[PATH_MAX])
 {
     for (size_t length = 0; length < PATH_MAX;) {
         size_t size = PAGE - (address + length) % PAGE;
         size = size < PATH_MAX - length ? size : PATH_MAX - length;
-        ssize_t count = read_memory(pid, address + length, path + length, size);
+        ssize_t count = child_read(pid, address + length, path + length, size);
         if (count <= 0) {
             return count == -EPERM ? -EPERM : -EFAULT;
         }
@@ -195,7 +181,7 @@ static int read_times(pid_t pid, Change *change)
         return 0;
     }
     size_t size = change->unit == SECONDS ? sizeof times.seconds : sizeof times.precise;
-    ssize_t count = read_memory(pid, change->times, &times, size);
+    ssize_t count = child_read(pid, change->times, &times, size);
     if (count != (ssize_t)size) {
         return count == -EPERM ? -EPERM : -EFAULT;
     }
@@ -219,30 +205,6 @@ static int read_times(pid_t pid, Change *change)
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-static int open_how(int folder, const char *path, uint64_t flags, uint64_t resolve)
-{
-    How how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = resolve};
-    long fd = syscall(OPENAT2, folder, path, &how, sizeof how);
-    return fd < 0 ? -errno : (int)fd;
-}
-
-/* Opens a descriptor of the child, or its folder. */
-static int open_number(pid_t pid, int number)
-{
-    char link[PROC_PATH];
-    if (number == AT_FDCWD) {
-        snprintf(link, sizeof link, "/proc/%d/cwd", pid);
-    }
-    else if (number < 0) {
-        return -EBADF;
-    }
-    else {
-        snprintf(link, sizeof link, "/proc/%d/fd/%d", pid, number);
-    }
-    int fd = open(link, O_PATH | O_CLOEXEC);
-    return fd >= 0 ? fd : errno == ENOENT ? -EBADF : -errno;
-}
-
 /* Whether a descriptor of the child was opened for writing. */
 static bool is_writable(pid_t pid, int number)
 {
@@ -250,24 +212,6 @@ static bool is_writable(pid_t pid, int number)
     struct stat found;
     snprintf(link, sizeof link, "/proc/%d/fd/%d", pid, number);
     return lstat(link, &found) == 0 && (found.st_mode & S_IWUSR);
-}
-
-/* The C library and the guard name open files and folders like this. Here it would mean those of the supervisor.
- * Returns the rest of the path after the number; NULL for another path. */
-static const char *after_own_descriptor(const char *path, int *number)
-{
-    static const char own[] = "/proc/self/fd/";
-    if (strncmp(path, own, sizeof own - 1) != 0) {
-        return NULL;
-    }
-    char *end;
-    const char *digits = path + sizeof own - 1;
-    long value = strtol(digits, &end, 10);
-    if (*digits < '0' || *digits > '9' || (*end != 0 && *end != '/') || value > INT_MAX) {
-        return NULL;
-    }
-    *number = (int)value;
-    return end;
 }
 
 /* Finds the descriptor that the call is about, if any, or the one from which the path starts. */
@@ -278,7 +222,7 @@ static int find_descriptor(Change *change, char path[PATH_MAX])
         return change->flags & AT_EMPTY_PATH ? 0 : -ENOENT;
     }
     int number;
-    const char *rest = after_own_descriptor(path, &number);
+    const char *rest = child_descriptor_in(path, &number);
     if (rest == NULL || (*rest == 0 && (change->flags & AT_SYMLINK_NOFOLLOW))) {
         return 0;
     }
@@ -290,70 +234,6 @@ static int find_descriptor(Change *change, char path[PATH_MAX])
         strcpy(path, "."); /* a slash at the end means a folder */
     }
     return 0;
-}
-
-static bool is_same(int fd, dev_t device, ino_t inode)
-{
-    struct stat found;
-    return fstat(fd, &found) == 0 && found.st_dev == device && found.st_ino == inode;
-}
-
-/* Opens a path below a root without following any link; -EPERM if the root has been replaced. */
-static int open_below(const Root *root, const char *rest)
-{
-    int folder = open_how(AT_FDCWD, root->path, O_NOFOLLOW, NO_LINKS | NO_MAGIC_LINKS);
-    if (folder < 0 || !is_same(folder, root->device, root->inode)) {
-        if (folder >= 0) {
-            close(folder);
-        }
-        return -EPERM;
-    }
-    if (*rest == 0) {
-        return folder;
-    }
-    int fd = open_how(folder, rest, O_NOFOLLOW, BENEATH | NO_LINKS | NO_MAGIC_LINKS);
-    close(folder);
-    return fd;
-}
-
-/* Returns the part of a path below a root; NULL if it is elsewhere. */
-static const char *below(const Root *root, const char *path)
-{
-    size_t length = strcmp(root->path, "/") == 0 ? 0 : root->length;
-    if (strncmp(path, root->path, length) != 0 || (path[length] != '/' && path[length] != 0)) {
-        return NULL;
-    }
-    path += length;
-    return path + strspn(path, "/");
-}
-
-/* Opens the same file again, below a root; -EPERM if it is elsewhere, -EAGAIN if its path has changed meanwhile. */
-static int open_again(int file, const Roots *roots)
-{
-    char link[PROC_PATH], path[PATH_MAX];
-    struct stat meant;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    ssize_t length = readlink(link, path, sizeof path - 1);
-    if (length < 0 || *path != '/' || fstat(file, &meant) < 0) {
-        return -EPERM;
-    }
-    path[length] = 0;
-    int failed = -EPERM;
-    for (Py_ssize_t i = 0; i < roots->count; i++) {
-        const char *rest = below(&roots->list[i], path);
-        if (rest == NULL) {
-            continue;
-        }
-        int found = open_below(&roots->list[i], rest);
-        if (found >= 0 && is_same(found, meant.st_dev, meant.st_ino)) {
-            return found;
-        }
-        if (found >= 0) {
-            close(found);
-        }
-        failed = -EAGAIN;
-    }
-    return failed;
 }
 
 /* A file without a name is in no folder: the child may change those that it can write. */
@@ -402,43 +282,10 @@ static int change_file(int file, const Change *change)
     return syscall(SYS_utimensat, file, "", times, AT_EMPTY_PATH) < 0 ? -errno : 0;
 }
 
-/* Limits this thread's capabilities to those of the child, or restores them. */
-static int limit_capabilities(pid_t pid, bool *limited)
-{
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = pid};
-    struct __user_cap_data_struct theirs[CAPABILITY_WORDS] = {{0}}, own[CAPABILITY_WORDS] = {{0}};
-    if (syscall(SYS_capget, &header, theirs) < 0) {
-        return -errno;
-    }
-    header.pid = 0;
-    if (syscall(SYS_capget, &header, own) < 0) {
-        return -errno;
-    }
-    *limited = false;
-    for (int word = 0; word < CAPABILITY_WORDS; word++) {
-        uint32_t wanted = own[word].permitted & theirs[word].effective;
-        *limited = *limited || wanted != own[word].effective;
-        own[word].effective = wanted;
-    }
-    return *limited && syscall(SYS_capset, &header, own) < 0 ? -errno : 0;
-}
-
-static void restore_capabilities(void)
-{
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-    struct __user_cap_data_struct own[CAPABILITY_WORDS] = {{0}};
-    if (syscall(SYS_capget, &header, own) == 0) {
-        for (int word = 0; word < CAPABILITY_WORDS; word++) {
-            own[word].effective = own[word].permitted;
-        }
-        syscall(SYS_capset, &header, own);
-    }
-}
-
 /* Changes a file that was opened anywhere, if it is at or below a root. */
 static int change_below(int meant, const Change *change, const Roots *roots)
 {
-    int found = open_again(meant, roots);
+    int found = file_below(meant, roots);
     if (found < 0) {
         return found;
     }
@@ -499,12 +346,12 @@ int metadata_change(int listener, const struct seccomp_notif *notice, const Root
     if (failed < 0) {
         return failed;
     }
-    int start = *path == '/' && !change.by_descriptor ? open_how(AT_FDCWD, "/", 0, 0) : open_number(pid, change.folder);
+    int start = *path == '/' && !change.by_descriptor ? open_how(AT_FDCWD, "/", 0, 0) : child_open(pid, change.folder);
     if (start < 0) {
         return start;
     }
     bool writable = change.by_descriptor && is_writable(pid, change.folder), limited = false;
-    int result = limit_capabilities(pid, &limited);
+    int result = take_capabilities_of(pid, &limited);
     /* If the caller still waits, the process id was its own until here. */
     if (result == 0 && ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &notice->id) < 0) {
         result = -EPERM;

@@ -16,6 +16,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Headers may be older than the kernel. */
@@ -93,7 +94,8 @@ static bool serve_call(Supervised *child)
         return errno == ENOENT || errno == EINTR; /* the caller has ended, or was interrupted */
     }
     struct seccomp_notif_resp answer = {.id = notice.id};
-    answer.error = metadata_change(child->fd, &notice, &child->roots);
+    bool connects = notice.data.nr == SYS_connect;
+    answer.error = (connects ? unix_connect : metadata_change)(child->fd, &notice, &child->roots);
     ioctl(child->fd, SECCOMP_IOCTL_NOTIF_SEND, &answer); /* fails if the caller has ended */
     return true;
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .filters import APPLICATION, NO_EXEC, Inet, Metadata, Profile, child_profile, program
+from .filters import APPLICATION, NO_EXEC, Inet, Metadata, Profile, Unix, child_profile, program
 from .process_filter import apply, give_up_programs, no_exec_program, now, support
 from .syscalls import Architecture, this_architecture
 
@@ -13,6 +13,7 @@ __all__ = [
     "Inet",
     "Metadata",
     "Profile",
+    "Unix",
     "apply",
     "child_profile",
     "give_up_programs",

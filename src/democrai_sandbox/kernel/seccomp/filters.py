@@ -138,6 +138,8 @@ class Assembler:
 
 ALLOW = "allow"
 REFUSE = "refuse"
+CONNECTED = "connected"
+"""Part that inspects the type of a local socket."""
 
 CLONE_NEW = 0x7E020000
 """CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET; not -TIME, whose bit is part of the signal in clone."""
@@ -176,6 +178,16 @@ class Inet(StrEnum):
     ALL = "all"
     NO_DATAGRAM = "no_datagram"
     """TCP only: only the packet filter can stop a datagram by its target."""
+    NONE = "none"
+
+
+class Unix(StrEnum):
+    """Local sockets (AF_UNIX) that a program may create; pairs that stay connected to each other are always allowed."""
+
+    ALL = "all"
+    SUPERVISED = "supervised"
+    """Connected ones, for a child with supervised metadata and without the internet: the supervisor connects them to
+    files below the child's own folders."""
     NONE = "none"
 
 
@@ -287,7 +299,7 @@ def inspect_socket(code: Assembler, profile: Profile) -> None:
     child, inet = profile.child, profile.inet
     internet = REFUSE if inet is Inet.NONE else "socket:inet"
     code.load(argument(0))
-    code.if_equal(AF_UNIX, ALLOW if profile.unix else REFUSE)
+    code.if_equal(AF_UNIX, {Unix.ALL: ALLOW, Unix.SUPERVISED: CONNECTED, Unix.NONE: REFUSE}[profile.unix])
     code.if_equal(AF_INET, internet)
     code.if_equal(AF_INET6, internet)
     if child and inet is Inet.NONE:
@@ -338,17 +350,21 @@ def _inspect_plain_internet(code: Assembler, *, datagrams: bool) -> None:
 
 
 def inspect_socketpair(code: Assembler, profile: Profile) -> None:
-    """Allow pairs of local sockets; without ``unix`` only types that stay connected to each other.
-
-    A datagram socket of a pair can send to any other path, like one from socket(); SOCK_RAW becomes a datagram socket.
-    """
+    """Allow pairs of local sockets; unless all are allowed, only types that stay connected to each other."""
     code.load(argument(0))
-    code.if_equal(AF_UNIX, ALLOW if profile.unix else None, REFUSE)
-    if not profile.unix:
-        code.load(argument(1))
-        code.keep_bits(SOCK_TYPES)
-        code.if_equal(SOCK_STREAM, ALLOW)
-        code.if_equal(SOCK_SEQPACKET, ALLOW, REFUSE)
+    code.if_equal(AF_UNIX, ALLOW if profile.unix is Unix.ALL else CONNECTED, REFUSE)
+
+
+def inspect_connected(code: Assembler) -> None:
+    """Allow local sockets of the types that are connected to one other socket.
+
+    A datagram socket, even of a pair, can send to any path; SOCK_RAW becomes a datagram socket.
+    """
+    code.label(CONNECTED)
+    code.load(argument(1))
+    code.keep_bits(SOCK_TYPES)
+    code.if_equal(SOCK_STREAM, ALLOW)
+    code.if_equal(SOCK_SEQPACKET, ALLOW, REFUSE)
 
 
 RET_ALLOW = 0x7FFF0000
@@ -396,8 +412,7 @@ class Profile:
     """Permit only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes, unless ``inet`` is NONE);
     refuse objects shared by all processes of the user, and file operations that Landlock does not check."""
     inet: Inet = Inet.ALL
-    unix: bool = True
-    """Permit AF_UNIX sockets; pairs that stay connected to each other are always permitted."""
+    unix: Unix = Unix.ALL
     fastopen: bool = True
     """Permit connecting by sending. The check slows down every send, so disable this only if nothing but Landlock's TCP
     port rules restricts the egress: they do not check it, the packet filter does."""
@@ -430,6 +445,8 @@ def _concerns(profile: Profile, group: Group) -> bool:
         return False
     if group is Group.GROUPS:
         return profile.child and not profile.multicast
+    if group is Group.CONNECTS:
+        return profile.unix is Unix.SUPERVISED
     if group is Group.CHILDREN:
         return profile.child
     return group is Group.ALL or not profile.fastopen
@@ -440,6 +457,8 @@ def program(profile: Profile, arch: Architecture | None = None) -> bytes:
     arch = arch or this_architecture()
     if arch is None:
         raise KernelUnsupported("the system calls of this architecture are not supported", fix=FIX_ARCHITECTURE)
+    if profile.unix is Unix.SUPERVISED and (profile.metadata, profile.inet) != (Metadata.SUPERVISED, Inet.NONE):
+        profile = replace(profile, unix=Unix.NONE)
     return _with_metadata(_assembled(replace(profile, metadata=Metadata.SUPERVISED), arch), profile.metadata)
 
 
@@ -469,6 +488,8 @@ def _assembled(profile: Profile, arch: Architecture) -> bytes:
     for part in dict.fromkeys(_part(row.name) for row in decided if row.action is Action.INSPECT):
         code.label(part)
         _INSPECTIONS[part](code, profile)
+    if profile.unix is not Unix.ALL:
+        inspect_connected(code)
     code.label(ALLOW)
     code.give(RET_ALLOW)
     code.label(REFUSE)

@@ -53,6 +53,8 @@ class Group(StrEnum):
     SENDS = "sends"
     """Processes that may not connect by sending."""
     CHILDREN = "children"
+    CONNECTS = "connects"
+    """Children whose local sockets the supervisor connects."""
     GROUPS = "groups"
     """Children that may not join multicast groups."""
 
@@ -145,6 +147,8 @@ TABLE: tuple[Syscall, ...] = (
     *_calls(Group.ALL, Action.INSPECT,
         ("ioctl", 16, 29), ("clone", 56, 220), ("socket", 41, 198), ("socketpair", 53, 199)),
     *_calls(Group.SENDS, Action.INSPECT, ("sendto", 44, 206), ("sendmsg", 46, 211), ("sendmmsg", 307, 269)),
+    # To which socket file a local socket connects, which Landlock does not check.
+    *_calls(Group.CONNECTS, Action.SUPERVISE, ("connect", 42, 203)),
 )
 # fmt: on
 
@@ -175,7 +179,7 @@ ALLOWED: tuple[tuple[str, int | None, int | None], ...] = (
     ("access", 21, None), ("pipe", 22, None), ("select", 23, None), ("sched_yield", 24, 124), ("mremap", 25, 216),
     ("msync", 26, 227), ("mincore", 27, 232), ("madvise", 28, 233), ("dup", 32, 23), ("dup2", 33, None),
     ("pause", 34, None), ("nanosleep", 35, 101), ("getitimer", 36, 102), ("alarm", 37, None), ("setitimer", 38, 103),
-    ("getpid", 39, 172), ("sendfile", 40, 71), ("connect", 42, 203), ("accept", 43, 202), ("recvfrom", 45, 207),
+    ("getpid", 39, 172), ("sendfile", 40, 71), ("accept", 43, 202), ("recvfrom", 45, 207),
     ("recvmsg", 47, 212), ("shutdown", 48, 210), ("bind", 49, 200), ("listen", 50, 201), ("getsockname", 51, 204),
     ("getpeername", 52, 205), ("getsockopt", 55, 209), ("fork", 57, None), ("vfork", 58, None), ("exit", 60, 93),
     ("wait4", 61, 260), ("kill", 62, 129), ("uname", 63, 160), ("shmdt", 67, 197), ("flock", 73, 32),

@@ -185,7 +185,8 @@ class FilterKey(NamedTuple):
     """Rights of a child that its filter decides about."""
 
     network: bool
-    unix: bool
+    unix: int
+    """Index into ``_UNIX``."""
     fastopen: bool
     multicast: bool
     metadata: int
@@ -193,7 +194,9 @@ class FilterKey(NamedTuple):
 
 
 _METADATA = tuple(filters.Metadata)
-_FREE, _REFUSED, _SUPERVISED = map(_METADATA.index, filters.Metadata)
+_FREE, _REFUSED, _SUPERVISED = range(len(_METADATA))
+_UNIX = tuple(filters.Unix)
+_ANY_UNIX, _OWN_UNIX, _NO_UNIX = range(len(_UNIX))
 
 
 def ready_filters() -> Mapping[FilterKey, bytes] | str:
@@ -201,13 +204,15 @@ def ready_filters() -> Mapping[FilterKey, bytes] | str:
     found = {}
     try:
         both = (False, True)
-        for key in starmap(FilterKey, product(both, both, both, both, range(len(_METADATA)))):
+        for key in starmap(FilterKey, product(both, range(len(_UNIX)), both, both, range(len(_METADATA)))):
             if key.multicast and not key.network:
                 continue  # a rule for a multicast group is a rule for the network
+            if key.unix == _OWN_UNIX and (key.network or key.metadata != _SUPERVISED):
+                continue  # the supervisor connects local sockets only
             inet = filters.Inet.ALL if key.network else filters.Inet.NONE
             wanted = filters.child_profile(
                 inet=inet,
-                unix=key.unix,
+                unix=_UNIX[key.unix],
                 fastopen=key.fastopen,
                 multicast=key.multicast,
                 metadata=_METADATA[key.metadata],
@@ -285,7 +290,9 @@ def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool =
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
     network = confinement.has_network
     metadata = _FREE if abi < 1 else _SUPERVISED if confinement.paths_metadata else _REFUSED
-    return FilterKey(network, confinement.unix, not by_ports_alone, network and confinement.multicast, metadata)
+    own = metadata == _SUPERVISED and not network
+    unix = _ANY_UNIX if confinement.unix else _OWN_UNIX if own else _NO_UNIX
+    return FilterKey(network, unix, not by_ports_alone, network and confinement.multicast, metadata)
 
 
 def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:

@@ -335,7 +335,7 @@ def _endpoints(rights: ProcessRights) -> list[Endpoint] | None:
 def _host_filter() -> bytes:
     """Return the filter for programs of the host: without calls that no program needs, with ordinary sockets."""
     try:
-        return program(child_profile(inet=Inet.ALL, unix=True, fastopen=True))
+        return program(child_profile(inet=Inet.ALL))
     except KernelLayerError:
         return b""  # reported with the status of the application's own filter
 
