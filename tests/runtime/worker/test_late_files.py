@@ -66,7 +66,9 @@ def running_calls(world):
     house = lab.house
     wanted, told = house.file("wanted/file"), {}
     folder, new = os.path.dirname(wanted), os.path.join(os.path.dirname(wanted), "new")
-    house.extension("demo", MODULE, allowed_imports=["ctypes"])
+    declared = os.path.join(house.base, "outside", "later", "file")
+    rule = {"resource_type": "filesystem", "operation": "read", "target": declared}
+    house.extension("demo", MODULE, access=[rule], allowed_imports=["ctypes"])
     decide = lambda operation, target: house.decide("approval", "module:demo", "filesystem", operation, target)
 
     async def waiting(act, path):
@@ -95,6 +97,9 @@ def running_calls(world):
         told["revoked"] = await last
         with open(new) as file:
             told["new"] = file.read()
+        later = await waiting("read", declared)
+        house.file("later/file", "declared")
+        told["declared"] = await later
         return told
 
     return lab.serve(story, isolation={"module:demo": "process"})
@@ -130,6 +135,10 @@ def test_the_kernel_rules_of_a_running_process_do_not_grow(running):
 
 def test_a_revocation_reaches_a_running_call(running):
     assert running["revoked"][:2] == ["found", "FilesystemDenied"]
+
+
+def test_a_declared_file_that_is_created_later_is_open_to_a_running_call(running):
+    assert running["declared"][:2] == ["FileNotFoundError", "declared"]
 
 
 # ---- checks of the host ----------------------------------------------------------------------------------------------

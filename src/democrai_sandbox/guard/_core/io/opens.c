@@ -88,23 +88,23 @@ static void describe(const Opening *opening, int fd)
     }
 }
 
-/* The operation to name in the question: one that the rules do not allow; 0 if they allow all. */
-static unsigned approved_operation(const Opening *opening, unsigned granted)
+/* The operation to name in the question: one that only a decision allows, if there is one. */
+static unsigned asked_operation(const Opening *opening, unsigned granted)
 {
     unsigned approved = granted & ~location_mask(opening->state, opening->path);
-    return approved & -approved;
+    unsigned operations = approved ? approved : granted;
+    return operations & -operations;
 }
 
-/* The kernel rules of a process cannot grow, so its host opens a file that was approved after the start. Returns the
- * descriptor, a negative errno, or INT_MIN with an exception. */
+/* The kernel rules of a process cannot grow, so its host opens files that exist, or were approved, only since then.
+ * Returns the descriptor, a negative errno, or INT_MIN with an exception. */
 static int open_outside(const Opening *opening, int flags, unsigned granted)
 {
     char operation[64];
-    unsigned bit = opening->declared ? 0 : approved_operation(opening, granted);
-    if (bit == 0 || opener == NULL || opener == Py_None) {
+    if (opener == NULL || opener == Py_None) {
         return -EACCES;
     }
-    operation_text(bit, operation);
+    operation_text(asked_operation(opening, granted & OP_ALL), operation);
     State *state = answering(opening->state);
     PyObject *target = PyUnicode_DecodeFSDefault(opening->path);
     PyObject *question =
