@@ -40,7 +40,7 @@ def all_parts(world):
         part.__name__: part(lab, parts["entry"])
         for part in (
             *(reads_and_writes, programs, ordinary, named, escapes, named_by_scripts, approved_by_name),
-            *(connections, approved, links, limited, gone),
+            *(connections, approved, revoked, links, limited, gone),
         )
     }
 
@@ -399,6 +399,37 @@ def test_a_program_and_a_folder_that_were_approved_are_open_to_the_child(confine
     assert (shut, denied) == (1, 1)
     assert other == "beside kept\n"
     assert python == ["beside", ""]
+
+
+def revoked(lab, entry):
+    house = lab.house
+    wanted, other = (os.path.dirname(house.file(f"{name}/file", name)) for name in ("revoked", "kept"))
+    house.extension("loses", MODULE)
+
+    async def story():
+        import asyncio
+        from time import monotonic
+
+        for folder in (wanted, other):
+            house.decide("approval", "module:loses", "filesystem", "read", folder)
+        work = asyncio.ensure_future(lab.action("loses", "sh", script=f"echo > begun; sleep 50; cat {wanted}/file"))
+        while not os.path.exists(f"{house.base}/data/modules/loses/begun"):
+            await asyncio.sleep(0.01)
+        begin = monotonic()
+        [decision] = [one for one in house.admin("approvals").items if one.access.target == wanted]
+        house.admin("revoke", decision.id)
+        ended = await work
+        after = await lab.action("loses", "sh", script=f"cat {other}/file")
+        return [ended, monotonic() - begin, after[:2]]
+
+    return story
+
+
+def test_a_running_child_ends_when_an_approval_that_it_had_is_revoked(confined):
+    ended, seconds, after = confined["revoked"]
+    assert ended[0] == "RuntimeServiceFailed"
+    assert seconds < 10
+    assert after == [0, "kept"]
 
 
 def links(lab, entry):

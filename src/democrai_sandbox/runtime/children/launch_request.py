@@ -63,6 +63,9 @@ class ChildProgram(Protocol):
     failure: str
     """Reason why its exit status is unknown; empty otherwise. Known after ``collect``."""
 
+    def is_revoked(self) -> bool:
+        """Return whether an approval with which it was started is no longer in force."""
+
     def signal_group(self, number: int) -> None:
         """Send a signal to the program and its group. Not after ``collect``, because the pid may be reused then."""
 

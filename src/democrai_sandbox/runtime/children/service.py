@@ -88,6 +88,10 @@ class PopenChild:
             # A process of the group runs as another user, so the kernel refused the whole call.
             os.kill(self.pid, number)
 
+    def is_revoked(self) -> bool:
+        """Return False, because the kernel does not hold it to approvals."""
+        return False
+
     def collect(self) -> int:
         """Return the exit status."""
         os.close(self.ended)

@@ -78,7 +78,8 @@ def _end(number: int, wanted: bytes) -> bool:
 
 _CHUNK = 65536
 _LOOK = 0.25
-"""Seconds between checks whether a caller still waits for the child."""
+"""Seconds between checks whether a caller still waits for the child, and whether its approvals are in force."""
+_REVOKED = "it was stopped, because an approval that it had was revoked"
 _DRAIN = 1.0
 """Seconds to read the rest of the pipes after the end of a child."""
 
@@ -96,7 +97,7 @@ class ChildLimits(NamedTuple):
 
 
 class FinishedChild(NamedTuple):
-    """Result of a child. ``failure`` is the reason if it could not be started."""
+    """Result of a child. ``failure`` is the reason if it could not be started, or not finish."""
 
     returncode: int = -1
     stdout: bytes = b""
@@ -173,7 +174,8 @@ class Supervision:
         pump = _Pump(child, memoryview(self.given), self._outputs, self._woken)
         returncode = None
         try:
-            timed_out = self._watch(pump)
+            timed_out = self._watch(pump, child)
+            revoked = not pump.ended and child.is_revoked()
             self._end(pump, child)
             returncode = child.collect()
         finally:
@@ -184,12 +186,13 @@ class Supervision:
             self._close_wake()
         out, err = self._outputs
         truncated, too_late = out.truncated or err.truncated, timed_out or child.timed_out
-        return FinishedChild(returncode, out.kept, err.kept, truncated, too_late, child.unenforced, child.failure)
+        failure = _REVOKED if revoked else child.failure
+        return FinishedChild(returncode, out.kept, err.kept, truncated, too_late, child.unenforced, failure)
 
-    def _watch(self, pump: _Pump) -> bool:
-        """Wait for the end of the program; return whether its timeout expired first."""
+    def _watch(self, pump: _Pump, child: ChildProgram) -> bool:
+        """Wait for the end of the program or of its rights; return whether its timeout expired first."""
         deadline = monotonic() + self._limits.timeout
-        while not pump.ended and not self._stopped and self.wanted():
+        while not pump.ended and not self._stopped and self.wanted() and not child.is_revoked():
             left = deadline - monotonic()
             if left <= 0:
                 return True

@@ -50,6 +50,14 @@ class Approvals:
         """Yield the approvals of one subject (kind and name) or of all."""
         return self._node.snapshot.approved(resource_type.value, time_ns() // 1000, subject)
 
+    @property
+    def are_known(self) -> bool:
+        """Whether the node can answer; otherwise it reports no approvals."""
+        try:
+            return self._node.snapshot is not None
+        except ExternalAccessCheckFailed:
+            return False
+
     def of_caller(self, view: RawView) -> tuple[policy.AccessRule, ...]:
         """Return the approvals for the subject of a view: permanent ones and those of its session."""
         return self._rules_of_caller(view, _RESOURCES)

@@ -358,8 +358,21 @@ class ConfinedLauncher:
 
     def start(self, order: LaunchRequest) -> ConfinedChild:
         """Start it; ``OSError`` is an error of the program, ``KernelLayerError`` of the start or the confinement."""
-        rights = None if order.view is None else self._rights(order, order.view)
-        return ConfinedChild(self._confiner, self._confiner.prepare(rights), order)
+        view = order.view
+        if view is None:
+            return ConfinedChild(self._confiner, self._confiner.prepare(None), order)
+        given = self._approved(view)  # before the rights, which may have more
+        prepared = self._confiner.prepare(self._rights(order, view))
+        return ConfinedChild(
+            self._confiner,
+            prepared,
+            order,
+            lambda: bool(given) and self._approvals.are_known and not given <= self._approved(view),
+        )
+
+    def _approved(self, view: RawView) -> frozenset[object]:
+        """Return everything that decisions allow to a caller now."""
+        return frozenset((*self._approvals.of_caller(view), *self._approvals.programs_of(view)))
 
     def _rights(self, order: LaunchRequest, view: RawView) -> ProcessRights:
         chain = view.allow_chain  # the property creates it anew each time
@@ -394,9 +407,17 @@ def started_programs(
 class ConfinedChild:
     """A program that the spawn server has started."""
 
-    def __init__(self, confiner: Confiner, prepared: PreparedConfinement, order: LaunchRequest) -> None:
+    def __init__(
+        self,
+        confiner: Confiner,
+        prepared: PreparedConfinement,
+        order: LaunchRequest,
+        is_revoked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Start it; ``is_revoked`` returns whether it has lost an approval."""
         self._confiner = confiner
         self._prepared = prepared
+        self.is_revoked = is_revoked
         self._returncode: int | None = None
         self.unenforced = prepared.enforcement.unenforced
         self.failure = ""
