@@ -11,7 +11,7 @@ import pytest
 
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 from democrai_sandbox.policy import Operation
-from democrai_sandbox.runtime.worker.late_files import LateFiles, open_without_links, operations_of
+from democrai_sandbox.runtime.worker.host_requests import LateFiles, open_without_links, operations_of
 
 LAB = os.path.join(os.path.dirname(__file__), "..", "confinement", "confined_host.py")
 

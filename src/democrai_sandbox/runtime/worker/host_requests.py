@@ -10,7 +10,11 @@ import asyncio
 import errno
 import logging
 import os
+import stat
+from fcntl import F_SETFL, fcntl
 from functools import cached_property
+from os import close, fstat
+from os import open as open_file
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox import policy
@@ -19,10 +23,11 @@ from democrai_sandbox.errors import InvalidInputError, NoRuntime, RuntimeService
 from democrai_sandbox.errors.extensions import FrameError
 from democrai_sandbox.guard import AccessQuestion, serve
 from democrai_sandbox.guard.interface import RawView
+from democrai_sandbox.guard.runtime_paths import is_host_code
 from democrai_sandbox.manifests.coverage import Coverage
+from democrai_sandbox.policy import AccessRule, Operation, ResourceType, is_at_or_below, normalise_path
 from democrai_sandbox.runtime.calls.outcome import describe
 
-from .late_files import LateFiles
 from .process import NOBODY, ConnectionReport, WorkerHostServices, WorkerSpec
 
 if TYPE_CHECKING:
@@ -133,7 +138,7 @@ class CallerCheck:
         # An access without a user needs no call: a subject also asks during its import.
         return (known, KnownCaller(NOBODY, ())) if identity == _NO_ONE and not outer else None
 
-    def covers(self, rule: policy.AccessRule) -> bool:
+    def covers(self, rule: AccessRule) -> bool:
         """Return whether the worker's rules allow everything that a rule allows."""
         return self._coverage.covers(rule)
 
@@ -142,7 +147,7 @@ class CallerCheck:
         return Coverage(self._rules[0])
 
     @cached_property
-    def _rules(self) -> tuple[tuple[policy.AccessRule, ...], str]:
+    def _rules(self) -> tuple[tuple[AccessRule, ...], str]:
         """All rules of the worker, also as JSON."""
         spec = self._spec
         read = (rule for rule in policy.rules_for_paths(spec.own_read) if rule.operation == "read")
@@ -168,6 +173,80 @@ def _identity(who: Any) -> tuple[str, ...]:
     if len(who) != len(_NO_ONE) or any(part is not None and type(part) is not str for part in who):
         raise FrameError("a malformed identity")
     return tuple(part or "" for part in who)
+
+
+_ACCEPTED = (
+    os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY | os.O_NOFOLLOW
+) | (os.O_CLOEXEC | os.O_NOCTTY | os.O_SYNC | os.O_DSYNC | getattr(os, "O_LARGEFILE", 0))
+_STATUS = os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OF_PROCESSES = "/proc"
+"""Its entries depend on the process that opens them."""
+
+
+class LateFiles:
+    """Opens files for one worker, because the kernel rules of a confined process cannot grow. May block."""
+
+    def __init__(self, spec: WorkerSpec, rules: Callable[[AccessRule], bool]) -> None:
+        """Take ``rules``, which returns whether the worker's rules cover a rule."""
+        self._rules = rules
+        self._own = tuple(map(normalise_path, (*spec.own_read, *spec.own_write)))
+        self._protected = tuple(map(normalise_path, spec.protected))
+
+    def open(self, path: str, flags: int, mode: int, decide: Callable[[Operation], bool]) -> int:
+        """Return a descriptor, or a negative error number; ``decide`` is asked about what no rule allows."""
+        if flags & ~_ACCEPTED or flags & os.O_ACCMODE == os.O_ACCMODE:
+            return -errno.EINVAL
+        if not path.startswith("/") or normalise_path(path) != path or self._is_shut(path):
+            return -errno.EACCES
+        for operation in operations_of(flags):
+            wanted = AccessRule(ResourceType.FILESYSTEM, operation, path, path)
+            if is_host_code(path, operation.value) or not (self._rules(wanted) or decide(operation)):
+                return -errno.EACCES
+        try:
+            return open_without_links(path, flags, mode & 0o777)
+        except (OSError, ValueError) as error:
+            return -(getattr(error, "errno", None) or errno.EINVAL)
+
+    def _is_shut(self, path: str) -> bool:
+        if is_at_or_below(path, _OF_PROCESSES):
+            return True
+        return _is_below(path, self._protected) and not _is_below(path, self._own)
+
+
+def _is_below(path: str, roots: Iterable[str]) -> bool:
+    return any(is_at_or_below(path, root) for root in roots)
+
+
+def operations_of(flags: int) -> Iterator[Operation]:
+    """Yield the operations that an open with these flags needs; it creates the file only with ``O_CREAT``."""
+    access, creates = flags & os.O_ACCMODE, flags & os.O_CREAT
+    if access != os.O_WRONLY:
+        yield Operation.READ
+    if creates:
+        yield Operation.CREATE
+    if (access != os.O_RDONLY or flags & os.O_TRUNC) and not (creates and flags & os.O_EXCL):
+        yield Operation.MODIFY
+
+
+def open_without_links(path: str, flags: int, mode: int) -> int:
+    """Open a file or folder without following a link in any place; refuse devices, pipes and sockets."""
+    *above, name = path.split("/")[1:]
+    held = open_file("/", _FOLDER)
+    try:
+        for part in above:
+            held, outer = open_file(part, _FOLDER, dir_fd=held), held
+            close(outer)
+        found = open_file(name or ".", flags | _ONE, mode, dir_fd=held)
+    finally:
+        close(held)
+    kind = stat.S_IFMT(fstat(found).st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):
+        close(found)
+        return -errno.EACCES
+    fcntl(found, F_SETFL, flags & _STATUS)
+    return found
 
 
 _log = logging.getLogger(__name__)
@@ -227,7 +306,7 @@ class HostRequests:
         if type(flags) is not int or type(mode) is not int:
             raise FrameError("a malformed request to open a file")
         found = self._check.question(fields, self._standing(flight))
-        if found is None or found[0].resource_type != policy.ResourceType.FILESYSTEM.value:
+        if found is None or found[0].resource_type != ResourceType.FILESYSTEM.value:
             self._tell(["answer", number, -errno.EACCES])
             return
         self._begin()
@@ -235,7 +314,7 @@ class HostRequests:
         opening.add_done_callback(lambda done: self._opened_file(number, done))
 
     def _open_file(self, question: AccessQuestion, standing: KnownCaller, flags: int, mode: int) -> int:
-        def decide(operation: policy.Operation) -> bool:
+        def decide(operation: Operation) -> bool:
             one: Any = (*question[:4], operation.value, *question[5:])
             answer = self._decide(AccessQuestion(one), standing)  # type: ignore[call-arg] # as in CallerCheck
             return answer.allowed if isinstance(answer, policy.AccessDecision) else answer is True
