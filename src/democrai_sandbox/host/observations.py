@@ -344,6 +344,6 @@ class ReasonFinder:
         for extension in self._runtime.extensions:
             if (extension.kind.value, extension.name) == (subject.kind.value, subject.name) and extension.manifest:
                 yield extension.manifest
-        for asset in self._runtime.ai.declared:
+        for asset in self._runtime.ai.assets:
             if asset.declaration.subject == subject:
                 yield asset.declaration

@@ -365,7 +365,7 @@ def _declaring(sandbox: Sandbox) -> Iterator[tuple[Subject, str, Manifest | None
     with suppress(StoreUnavailable):
         for server in runtime.store.mcp_servers():
             yield server.subject, "mcp registry", server
-    for asset in runtime.ai.declared:
+    for asset in runtime.ai.assets:
         yield asset.declaration.subject, "declaration", asset.declaration
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .coverage import Change, ChangeEffect, Coverage, Difference, covers, diff
+from .coverage import Change, ChangeEffect, Coverage, Difference, common_rules, covers, diff
 from .document import ManifestError, Place, PlacedProblem
 from .limits import Limits, limits_from
 from .lint import Finding, FindingCode, Severity, broadness, lint
@@ -53,6 +53,7 @@ __all__ = [
     "Source",
     "ToolDeclaration",
     "broadness",
+    "common_rules",
     "covers",
     "diff",
     "limits_from",

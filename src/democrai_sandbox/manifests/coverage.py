@@ -83,6 +83,22 @@ def covers(broad: AccessRule, narrow: AccessRule) -> bool:
     return Coverage([broad]).covers(narrow)
 
 
+def common_rules(asking: Iterable[AccessRule], other: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
+    """Return rules that allow only what both lists allow.
+
+    A list without programs permits all of them: the result has those of ``asking``, or of ``other`` if it has none.
+    """
+    first, second = tuple(asking), tuple(other)
+    one, two = Coverage(first), Coverage(second)
+    both = [rule for rule in first if two.covers(rule)] + [rule for rule in second if one.covers(rule)]
+    programs = [rule for rule in first if _is_program(rule)] or [rule for rule in second if _is_program(rule)]
+    return tuple(dict.fromkeys((*(rule for rule in both if not _is_program(rule)), *programs)))
+
+
+def _is_program(rule: AccessRule) -> bool:
+    return rule.resource_type is ResourceType.SYSTEM_DEPENDENCY
+
+
 def _wildcard_keys(target: NetworkTarget) -> Iterator[str]:
     labels = target.host.split(".")
     # A wildcard over a single label is rejected by every parser of rules.

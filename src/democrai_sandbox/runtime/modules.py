@@ -81,6 +81,7 @@ class ModuleRuntime:
         """Workers of isolated modules that are not loaded yet."""
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._take_over: Callable[[LoadedModule], None] = lambda _module: None
+        self._complete: Callable[[], None] = lambda: None
         self._context = contextvars.copy_context()
         self._booting: asyncio.Task[None] | None = None
 
@@ -95,13 +96,15 @@ class ModuleRuntime:
             if not extension.is_broken and not self._is_isolated(extension):
                 self._load(name, extension, nobody)
 
-    async def start_isolated(self, workers: IsolatedWorkers, take_over: Callable[[LoadedModule], None]) -> None:
+    async def start_isolated(
+        self, workers: IsolatedWorkers, take_over: Callable[[LoadedModule], None], complete: Callable[[], None]
+    ) -> None:
         """Start the workers of isolated modules in parallel, which import their module there.
 
         Return when all have started, or after a short while: the others continue, and a call to one starts it first.
-        ``take_over`` receives each loaded module.
+        ``take_over`` receives each loaded module; ``complete`` is called when all are loaded or broken.
         """
-        self._take_over = take_over
+        self._take_over, self._complete = take_over, complete
         for name, extension in self._found.items():
             manifest = extension.manifest
             if not extension.is_broken and self._is_isolated(extension) and isinstance(manifest, ModuleManifest):
@@ -156,9 +159,16 @@ class ModuleRuntime:
             self._starts.pop(name, None)
             if ended:
                 self._workers.pop(name, None)
+                if not self._workers:
+                    self._complete()
 
     def _is_isolated(self, extension: RegisteredExtension) -> bool:
         return self._settings.is_isolated(extension.subject)
+
+    def is_awaited(self, name: str) -> bool:
+        """Return whether an isolated module will be loaded, or found broken."""
+        found = self._found.get(name)
+        return found is not None and not found.is_broken and name not in self._loaded and self._is_isolated(found)
 
     def loaded(self, name: str) -> LoadedModule:
         """Return a loaded module; raise its problems, or an error for an unknown name."""

@@ -16,7 +16,8 @@ from democrai_sandbox.errors import ExternalAccessAdminRequired, RuntimeServiceF
 from democrai_sandbox.guard import access_changed, configure_guard, served
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
-from democrai_sandbox.runtime.ai.runtime import AiRuntime, IsolatedTools
+from democrai_sandbox.runtime.ai.forwarding import AssetForwarding
+from democrai_sandbox.runtime.ai.runtime import AiRuntime
 from democrai_sandbox.runtime.calls.outcome import ExtensionOutput, divert_output, watch_reports
 from democrai_sandbox.runtime.confinement.confinement import Confinement
 from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, preload
@@ -335,13 +336,14 @@ class Runtime:
         self._task_service = TaskService(self.tasks)
         self.engines = self._installed(ManifestKind.ENGINE, own)
         self.extractors = self._installed(ManifestKind.EXTRACTOR, own)
-        self._tooling = IsolatedTools()
         self.ai = AiRuntime(
             models,
             activate=lambda name, caller: self.modules.loaded(name).activation.guard(caller),
             apart=self._apart,
             started=started,
+            elsewhere=lambda name: self.modules.is_awaited(name.rpartition(".")[0]),
         )
+        self._forwarding = AssetForwarding(self.ai, lambda name: self.modules.loaded(name).activation)
         self.mcp = McpRuntime(self.store, service, McpSettings(approval=settings.mcp_approval))
         self.media = Media(service, data_dir=settings.data_dir, shadows=self.shadows)
 
@@ -355,24 +357,27 @@ class Runtime:
         self.mcp.promises.open()
         self.media.open()
         self._task_service.promises.open()
-        self._tooling.promises.open()
-        self.ai.elsewhere.promises.open()
+        self._forwarding.promises.open()
         await self.engines.recover()
         await self.extractors.recover()
         await asyncio.to_thread(self.modules.load_all, NOBODY)
         for module in self.modules.all_loaded():
             self._take_over(module)
-        for name, problems in self.ai.link().items():
-            if name:
-                self.modules.break_module(name, problems)
+        self._link()
         self._isolated.start()
-        await self.modules.start_isolated(self._isolated, self._take_over)
+        await self.modules.start_isolated(self._isolated, self._take_over, self._link)
         await asyncio.to_thread(self.shadows.refresh)
         await self.tasks.start()
         self.access.node.on_change(self._changed)
         self.access.node.add_chore(self.shadows.chore)
         self._resumes.open()
         self._serving = asyncio.get_running_loop().create_task(self._serve_resumes())
+
+    def _link(self) -> None:
+        """Resolve the names that tools, agents and pipelines use; an unknown one breaks its module."""
+        for name, problems in self.ai.link().items():
+            if name:
+                self.modules.break_module(name, problems)
 
     async def _serve_resumes(self) -> None:
         """Run resume actions as soon as all modules have declared theirs."""
@@ -439,9 +444,10 @@ class Runtime:
             **MediaServices(self.media).services(),
             **mcp_services(self.mcp),
             **self.children.services(),
+            **self._forwarding.services(),
             "access.manage": AccessManagers(self.access, self.access.settings.managers).manage,
         }
-        apart: dict[str, Any] = {"ai.complete": self.ai.elsewhere.complete, "children.start": self.children.start_apart}
+        apart: dict[str, Any] = {"ai.complete": self._forwarding.complete, "children.start": self.children.start_apart}
         self._workers.serve({**everywhere, **apart})
         here: dict[str, Any] = {
             "declare": self._declarations.declare,
@@ -461,7 +467,7 @@ class Runtime:
         try:
             if module.worker is not None:
                 told = [item for item in module.surfaces.values() if not isinstance(item, Surface)]
-                self.ai.elsewhere.declare(manifest, told, own, module.worker)
+                self.ai.declare_in_worker(manifest, told, own, module.worker)
             for surface in module.surfaces.values():
                 if surface.kind == "task":
                     self.tasks.declare(name, surface.name, **surface.options)
@@ -470,14 +476,16 @@ class Runtime:
             self.modules.break_module(name, error.problems)
 
     def _apart(self, asset: Asset) -> Body | None:
-        """Return the replacement for a tool's function if the host runs the tool in a worker."""
+        """Return the replacement for a function in the worker of its module, or of a single tool."""
+        if asset.worker is not None:
+            return self._forwarding.body(asset, asset.worker)
         declaration, found = asset.declaration, self.registry.modules.get(asset.module or "")
         manifest = None if found is None else found.manifest
         if found is None or not isinstance(declaration, ToolDeclaration) or not isinstance(manifest, ModuleManifest):
             return None
         if not self.settings.is_isolated(declaration.subject):
             return None
-        return self._tooling.body(asset, self._isolated.of_tool(found, manifest, declaration))
+        return self._forwarding.body(asset, self._isolated.of_tool(found, manifest, declaration))
 
     def _own_rules(self, subject: policy.Subject) -> tuple[policy.AccessRule, ...]:
         """Return the rules for a module's own folders: read its code, read and write its data."""

@@ -143,7 +143,7 @@ def _configured(sandbox: Sandbox, manifest: EngineManifest, note: str) -> tuple[
 
 
 def _of_part(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
-    asset = next((one for one in sandbox.runtime.ai.declared if one.label == str(subject)), None)
+    asset = next((one for one in sandbox.runtime.ai.assets if one.label == str(subject)), None)
     if asset is None:
         return DeclaredRights(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
     owner = None if asset.module is None else policy.Subject(policy.SubjectKind.MODULE, asset.module)
@@ -238,7 +238,7 @@ def _declared_by(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
 def _stands_alone(sandbox: Sandbox, subject: policy.Subject) -> bool:
     if subject.kind not in _PARTS:
         return subject.kind in _ALONE
-    return any(one.label == str(subject) and one.declaration.access is not None for one in sandbox.runtime.ai.declared)
+    return any(one.label == str(subject) and one.declaration.access is not None for one in sandbox.runtime.ai.assets)
 
 
 def _in_phase(grants: DeclaredRights, *, installing: bool) -> DeclaredRights:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections import Counter
 from functools import cache
 from inspect import CO_COROUTINE
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox.errors import ExtensionFailed, ExternalAccessCheckFailed, ResultInvalid, SandboxDenied
 from democrai_sandbox.errors.services import STOPPING_ERRORS, ModelFailed, RunStopped, StepFailed
-from democrai_sandbox.guard import Entrance, plain
+from democrai_sandbox.guard import plain
 from democrai_sandbox.guard._core import current_view
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, hint_for
 from democrai_sandbox.policy.text import exact_str, shown
+from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.invocation import CallThreads
 from democrai_sandbox.runtime.calls.outcome import INVALID, VALUE, Outcome, capture, capture_async, describe, release
 
@@ -26,9 +30,13 @@ from .model import AgentLimits, AssetRun, Message, Model, ToolCall, ToolOffer
 from .schema import Build, argument_check, signature_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from .assets import Asset
 
     Body = Callable[[dict[str, Any]], Awaitable[Outcome]]
+
+Made = TypeVar("Made")
 
 ARGUMENTS = "arguments"
 """The arguments were refused, and nothing was called: the problems."""
@@ -75,6 +83,61 @@ def entry(schema: Mapping[str, Any], body: Body) -> Callable[[Any], Awaitable[Ou
             return (STOPPED, kind.code, str(error)) if kind is type(error) else describe(error)
 
     return enter
+
+
+class AbsentAsset(NamedTuple):
+    """A tool, agent or pipeline that runs in another process, or whose module is not loaded yet."""
+
+    kind: str
+    """Empty for a step that is named without its kind."""
+    name: str
+
+
+class UsedAsset(NamedTuple):
+    """A tool, agent or pipeline that another one uses."""
+
+    label: str
+    """Subject that it runs as: ``tool:demo.peek``."""
+    short: str
+    description: str
+    schema: Mapping[str, Any]
+    run: Callable[[Any], Awaitable[Outcome]]
+    """Its entrance, or ``forwarded``."""
+
+
+def described(asset: Asset) -> tuple[str, str, Mapping[str, Any]]:
+    """Return the short name, the description and the schema of an asset."""
+    return asset.short, str(asset.declaration.description or asset.schema.get("description", "")), asset.schema
+
+
+def forwarded(kind: str, name: str) -> Callable[[Any], Awaitable[Outcome]]:
+    """Return the call of an asset through the host, which decides whether the calling subject may use it."""
+
+    async def body(given: Any) -> Outcome:
+        return tuple(await sdk_services.later(sdk_services.call("ai.run", kind, name, given)))
+
+    return entry({}, body)
+
+
+def prepared(
+    used: Sequence[PipelineStep | UsedAsset | AbsentAsset], make: Callable[[Sequence[Any]], Made]
+) -> Callable[[], Awaitable[Made]]:
+    """Return an async function for what ``make`` returns. For each run it asks the host about absent assets."""
+    absent = [list(one) for one in used if isinstance(one, AbsentAsset)]
+    made = None if absent else make([one for one in used if not isinstance(one, AbsentAsset)])
+
+    async def ready() -> Made:
+        if made is not None:
+            return made
+        found = map(_described, await sdk_services.later(sdk_services.call("ai.offers", absent)))
+        return make([next(found) if isinstance(one, AbsentAsset) else one for one in used])
+
+    return ready
+
+
+def _described(facts: Sequence[Any]) -> UsedAsset:
+    kind, name, short, description, schema = facts
+    return UsedAsset(f"{kind}:{name}", short, description, schema, forwarded(kind, name))
 
 
 def caller(called: Called) -> Callable[[Any], Awaitable[Outcome]]:
@@ -149,12 +212,29 @@ LONGEST_RESULT = 100_000
 _ROLES = ("system", "user", "assistant")
 
 
-class ToolLink(NamedTuple):
-    """A tool of an agent."""
+class OfferedTools(NamedTuple):
+    """Tools of an agent, as its model sees them, and by the name that the model uses."""
 
-    label: str
-    """Subject that it runs as: ``tool:demo.peek``."""
-    entrance: Entrance
+    offers: tuple[ToolOffer, ...]
+    tools: Mapping[str, UsedAsset]
+
+
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_OFFER = 64
+
+
+def offered(tools: Sequence[UsedAsset]) -> OfferedTools:
+    """Return tools with names for a model: without dots, and without the module if they stay unique."""
+    short = Counter(_offered(tool.short) for tool in tools)
+    names = [
+        _offered(tool.short if short[_offered(tool.short)] == 1 else tool.label.partition(":")[2]) for tool in tools
+    ]
+    offers = (ToolOffer(name, tool.description, tool.schema) for name, tool in zip(names, tools, strict=True))
+    return OfferedTools(tuple(offers), MappingProxyType(dict(zip(names, tools, strict=True))))
+
+
+def _offered(name: str) -> str:
+    return _NOT_IN_A_NAME.sub("_", name)[-_LONGEST_OFFER:]
 
 
 class AgentPlan(NamedTuple):
@@ -164,9 +244,7 @@ class AgentPlan(NamedTuple):
     prompt: Called
     instructions: str
     model: Model
-    offers: tuple[ToolOffer, ...]
-    tools: Mapping[str, ToolLink]
-    """Tools by the name that the model uses."""
+    tools: Callable[[], Awaitable[OfferedTools]]
     limits: AgentLimits
 
 
@@ -178,7 +256,8 @@ def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]
         outcome = await prompt(given)
         if outcome[0] != VALUE:
             return outcome
-        return (VALUE, await _Conversation(plan, opening(plan, outcome[1], given)).run())
+        messages = opening(plan, outcome[1], given)
+        return (VALUE, await _Conversation(plan, await plan.tools(), messages).run())
 
     return _within(plan.limits.seconds, f"agent {plan.name}", run)
 
@@ -231,8 +310,9 @@ def _is_reply(reply: Any) -> bool:
 class _Conversation:
     """One run of an agent."""
 
-    def __init__(self, plan: AgentPlan, messages: list[Message]) -> None:
+    def __init__(self, plan: AgentPlan, offered: OfferedTools, messages: list[Message]) -> None:
         self._plan = plan
+        self._offered = offered
         self._messages = messages
         self._calls = 0
         self._denials: list[dict[str, Any]] = []
@@ -253,7 +333,7 @@ class _Conversation:
 
     async def _reply(self) -> Message:
         try:
-            reply = await self._plan.model.complete(tuple(self._messages), self._plan.offers)
+            reply = await self._plan.model.complete(tuple(self._messages), self._offered.offers)
         except SandboxError:
             raise
         except Exception as error:  # noqa: BLE001 - a model may raise anything
@@ -265,24 +345,24 @@ class _Conversation:
 
     async def _answer(self, call: ToolCall) -> str:
         """Return the message that tells the model the result of a tool call."""
-        tool = self._plan.tools.get(call.name)
+        tool = self._offered.tools.get(call.name)
         if tool is None:
-            hint = hint_for(call.name, self._plan.tools)
+            hint = hint_for(call.name, self._offered.tools)
             return _error("unknown_tool", f"unknown tool {shown(call.name)}{hint}")
         try:
             arguments = json.loads(call.arguments or "{}")
         except (ValueError, RecursionError) as error:
             return _error("invalid_arguments", f"the arguments are not valid JSON: {error}")
-        outcome = await self._called(tool.entrance, arguments)
+        outcome = await self._called(tool.run, arguments)
         return outcome if isinstance(outcome, str) else self._told(tool.label, outcome)
 
-    async def _called(self, entrance: Entrance, arguments: Any) -> Outcome | str:
+    async def _called(self, run: Callable[[Any], Awaitable[Outcome]], arguments: Any) -> Outcome | str:
         task = asyncio.current_task()
         before = task.cancelling() if task else 0
         timeout = asyncio.timeout(self._plan.limits.tool_seconds)
         try:
             async with timeout:
-                outcome: Outcome = await entrance(arguments)
+                outcome: Outcome = await run(arguments)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -358,7 +438,7 @@ class PipelineStep(NamedTuple):
 
 
 def pipeline_body(
-    name: str, first: Called, steps: tuple[PipelineStep, ...], seconds: float | None
+    name: str, first: Called, steps: Callable[[], Awaitable[Sequence[PipelineStep]]], seconds: float | None
 ) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
     """Return the function that runs inside the guard. Its outcome has the value, turns, calls and denials."""
     begin = caller(first)
@@ -371,7 +451,7 @@ def pipeline_body(
         task = asyncio.current_task()
         before = task.cancelling() if task else 0
         turns, calls, denials = 0, 0, []
-        for number, step in enumerate(steps, 1):
+        for number, step in enumerate(await steps(), 1):
             outcome = await step.run(value)
             if task and task.cancelling() > before:
                 raise asyncio.CancelledError  # the step swallowed the cancellation
@@ -387,14 +467,27 @@ def pipeline_body(
     return _within(seconds, f"pipeline {name}", run)
 
 
-def entered(label: str, entrance: Entrance, only: str) -> Callable[[Any], Awaitable[Outcome]]:
-    """Return the call of an asset with one value; ``only`` is its only parameter, or its only required one."""
+def pipeline_steps(used: Sequence[PipelineStep | UsedAsset]) -> tuple[PipelineStep, ...]:
+    """Return the steps of a pipeline, ready to run."""
+    return tuple(
+        PipelineStep(one.label, _with_value(one), not one.label.startswith("tool:"))
+        if isinstance(one, UsedAsset)
+        else one
+        for one in used
+    )
+
+
+def _with_value(used: UsedAsset) -> Callable[[Any], Awaitable[Outcome]]:
+    """Return the call of an asset with one value, which goes to its only parameter, or to its only required one."""
+    names, required = list(used.schema.get("properties", ())), used.schema.get("required", [])
+    one = names if len(names) == 1 else required
+    only, label, run = str(one[0]) if len(one) == 1 else "", used.label, used.run
 
     async def go(value: Any) -> Outcome:
         if type(value) is dict:
-            outcome: Outcome = await entrance(value)
+            outcome: Outcome = await run(value)
         elif only:
-            outcome = await entrance({only: value})
+            outcome = await run({only: value})
         else:
             expected = f"expected an object with the arguments of {label}, got something else"
             outcome = (ARGUMENTS, [["", expected, None]])

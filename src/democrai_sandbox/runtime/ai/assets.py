@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import suppress
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from democrai_sandbox.manifests import AgentDeclaration, ModuleManifest, PipelineDeclaration, ToolDeclaration
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
     from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     Declared = ToolDeclaration | AgentDeclaration | PipelineDeclaration
@@ -48,6 +50,8 @@ class Asset(NamedTuple):
     """Timeout of a pipeline."""
     places: tuple[str, ...] = ()
     """Folders that the runtime gave to the module; no declaration of another subject opens them."""
+    worker: WorkerHandle | None = None
+    """Worker that has the function, if it is not in this process."""
 
     @property
     def label(self) -> str:
@@ -67,9 +71,7 @@ class Asset(NamedTuple):
 class Assets:
     """Registered assets. Names are unique within a kind."""
 
-    def __init__(self, absent: str = "") -> None:
-        """Take ``absent``, the reason that the assets of others are not registered here, for errors."""
-        self.absent = absent
+    def __init__(self) -> None:
         self._found: Mapping[str, Asset] = MappingProxyType({})
 
     def __iter__(self) -> Iterator[Asset]:
@@ -110,7 +112,20 @@ class Assets:
             return found
         names = {asset.name for asset in self if asset.kind is kind and asset.is_open_to(module)}
         names |= {asset.short for asset in self if asset.kind is kind and asset.module == module}
-        raise AssetUnknown(f"unknown {kind} {name!r}{hint_for(name, sorted(names)) or self.absent}")
+        raise AssetUnknown(f"unknown {kind} {name!r}{hint_for(name, sorted(names))}")
+
+    def named(self, kind: str, name: str, module: str | None) -> Asset:
+        """Return the asset that a module names; without a kind, the only one with that name."""
+        if kind:
+            return self.resolve(AssetKind(kind), name, module)
+        found = []
+        for each in AssetKind:
+            with suppress(AssetUnknown):
+                found.append(self.resolve(each, name, module))
+        if len(found) == 1:
+            return found[0]
+        several = ", ".join(one.label for one in found)
+        raise AssetUnknown(f"{name!r} is ambiguous: use one of {several}" if found else f"unknown step {name!r}")
 
 
 STEP = "step"
@@ -178,7 +193,7 @@ def _beyond(declared: Declared, manifest: ModuleManifest, covered: Coverage, poi
     return found
 
 
-def _declaration(surface: Surface | SurfaceInfo, module: ModuleManifest | None) -> Declared:
+def _declaration(surface: Surface, module: ModuleManifest | None) -> Declared:
     """Return the access and the imports that a tool, agent or pipeline declares."""
     name = surface.name if module is None else f"{module.name}.{surface.name}"
     given = {key: surface.options[key] for key in _DECLARED if key in surface.options}
@@ -187,18 +202,16 @@ def _declaration(surface: Surface | SurfaceInfo, module: ModuleManifest | None) 
     return cast("Declared", declared)
 
 
-def worker_declarations(
-    manifest: ModuleManifest, surfaces: Iterable[SurfaceInfo], own: Iterable[AccessRule]
-) -> Iterator[tuple[SurfaceInfo, Declared]]:
-    """Yield the assets that a module declared in its worker; refuse what the worker should have refused."""
-    covered = Coverage((*manifest.access, *own))
-    for surface in surfaces:
-        if surface.kind in tuple(AssetKind):
-            declared = _declaration(surface, manifest)
-            problems = _beyond(declared, manifest, covered, f"/{surface.kind}/{surface.name}")
-            if problems:
-                raise InvalidInputError(problems)
-            yield surface, declared
+def worker_assets(
+    manifest: ModuleManifest, surfaces: Iterable[SurfaceInfo], own: Iterable[AccessRule], worker: WorkerHandle
+) -> tuple[Asset, ...]:
+    """Return the assets that a module declared in its worker; refuse what the worker should have refused."""
+    taken = (Surface(one.kind, one.name, one.options, cast("FunctionType", _in_its_worker)) for one in surfaces)
+    return tuple(asset._replace(worker=worker) for asset in module_assets(manifest, taken, own))
+
+
+def _in_its_worker() -> None:
+    """Stand in for a function in a worker."""
 
 
 class _DeclarationReader:

@@ -5,7 +5,6 @@ Needs only the standard library, like everything that a worker imports.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from democrai_sandbox.errors.services import ModelFailed
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.worker.process import WorkerSpec
 
     from .assets import Asset
-
-
-_ABSENT = (
-    "; a module in a worker can use only its own tools, agents and pipelines. "
-    "To use shared ones, set `{}: in_process` in `sandbox.isolation` of the host's configuration"
-)
 
 
 class Opened(NamedTuple):
@@ -64,8 +57,9 @@ def open_in_worker(whose: WorkerSpec, surfaces: Iterable[Surface]) -> Opened:
     """
     taken = tuple(surfaces)
     wanted = {surface.options.get("model") for surface in taken if surface.kind == "agent"}
-    absent = _ABSENT.format(json.dumps(f"module:{whose.name}"))
-    runtime = AiRuntime({name: RemoteModel(name) for name in wanted if type(name) is str}, absent=absent)
+    has_host = sdk_services.is_served("ai.run")
+    models = {name: RemoteModel(name) for name in wanted if type(name) is str}
+    runtime = AiRuntime(models, elsewhere=lambda _name: has_host)
     manifest = ModuleManifest(
         name=whose.name,
         access=rules_from_json(whose.access),

@@ -1,64 +1,42 @@
-"""Runtime of tools, agents and pipelines in the host, and the host side of those that run in worker processes.
+"""Registered tools, agents and pipelines, and those that run in this process.
 
 Each name that an asset uses is resolved before anything runs.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from democrai_sandbox import policy
-from democrai_sandbox.errors import TamperDenied
-from democrai_sandbox.errors.services import AssetUnknown, ModelFailed, NestingTooDeep
-from democrai_sandbox.guard import Entrance, Guard, door, entrance, plain, serve
+from democrai_sandbox.errors.services import AssetUnknown, NestingTooDeep
+from democrai_sandbox.guard import Entrance, Guard, entrance, plain, serve
 from democrai_sandbox.guard.contexts import make_guard
-from democrai_sandbox.guard.interface import RawView
-from democrai_sandbox.runtime.access_environment import caller_of
 from democrai_sandbox.runtime.calls.invocation import bounded
 from democrai_sandbox.runtime.extensions.importer import Surface
-from democrai_sandbox.runtime.sdk_services import SdkFutures
 
 from . import asset_calls
-from .assets import Asset, Assets, host_asset, module_assets, worker_declarations
-from .model import KINDS, AgentLimits, AssetKind, AssetRun, KnownModels, Message, Model, NamedModel, ToolCall, ToolOffer
+from .assets import Asset, Assets, host_asset, module_assets, worker_assets
+from .model import KINDS, AgentLimits, AssetKind, AssetRun, KnownModels, Model, NamedModel
 from .schema import signature_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from types import FunctionType
 
     from democrai_sandbox.access import Caller
+    from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import ModuleManifest
     from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.calls.outcome import Outcome
     from democrai_sandbox.runtime.worker.handle import WorkerHandle
     from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     from .asset_calls import Body
-    from .assets import Declared
 
     Activate = Callable[[str, Caller], Guard]
     Apart = Callable[[Asset], Body | None]
-
-
-class WorkerAsset(NamedTuple):
-    """An asset in a worker."""
-
-    kind: str
-    short: str
-    """Name without the module's name."""
-    module: str
-    model: str
-    worker: WorkerHandle
-    declaration: Declared
-    places: tuple[str, ...]
-    """Folders that the runtime gave to the module."""
-
-    @property
-    def label(self) -> str:
-        """Subject that it runs as."""
-        return str(self.declaration.subject)
+    Elsewhere = Callable[[str], bool]
+    Step = asset_calls.PipelineStep | asset_calls.UsedAsset | asset_calls.AbsentAsset
 
 
 async def run_in_worker(
@@ -68,122 +46,28 @@ async def run_in_worker(
     return asset_calls.as_run(kind, plain(await worker.call(kind, name, params, caller=caller, timeout=seconds)))
 
 
-class WorkerAssets:
-    """Assets declared in workers, by label, and the model service for their agents."""
-
-    def __init__(self, models: Mapping[str, Model]) -> None:
-        self._models = models
-        self._found: dict[str, WorkerAsset] = {}
-        self.promises = SdkFutures("ai.complete", patience=300.0)
-
-    def declare(
-        self, manifest: ModuleManifest, surfaces: Iterable[SurfaceInfo], own: Sequence[AccessRule], worker: WorkerHandle
-    ) -> None:
-        """Register the assets that a module declared in its worker; ``own`` are the rules for the module's folders."""
-        places = tuple(dict.fromkeys(rule.normalized_target for rule in own))
-        for surface, declared in worker_declarations(manifest, surfaces, own):
-            model = surface.options.get("model", "") if surface.kind == "agent" else ""
-            found = WorkerAsset(surface.kind, surface.name, manifest.name, model, worker, declared, places)
-            self._found[found.label] = found
-
-    def __iter__(self) -> Iterator[WorkerAsset]:
-        """Yield all assets."""
-        return iter(tuple(self._found.values()))
-
-    def get(self, label: str) -> WorkerAsset | None:
-        """Return an asset by its label."""
-        return self._found.get(label)
-
-    def complete(self, view: RawView | None, name: str, messages: list[Any], tools: list[Any]) -> Any:
-        """Ask a model for an agent in a worker: the service ``ai.complete``. Return a future."""
-        agent = None if view is None else self._found.get(view.labels[-1])
-        if view is None or agent is None or agent.kind != "agent" or agent.model != name:
-            raise policy.InvalidInputError.of("an agent can only use the model that it declared", pointer="/model")
-        said = tuple(
-            Message(role, text, tuple(ToolCall(*call) for call in calls), to) for role, text, calls, to in messages
-        )
-        offers = tuple(ToolOffer(*offer) for offer in tools)
-        return self.promises.promise(_completed(_guard_of(view), NamedModel(name, self._models), said, offers))
-
-
-async def _completed(guard: Guard, model: Model, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Any:
-    """Return the reply of a model as plain data, or its failure; raise a denial."""
-    try:
-        steps: Any = guard.run(model.complete, messages, tools)
-        reply: Message = await steps.isolated()
-    except ModelFailed as error:
-        return ["failed", str(error)]
-    return ["said", reply.text, [list(call) for call in reply.tool_calls]]
-
-
-def _guard_of(view: RawView) -> Guard:
-    """Return a guard with the rights of an agent in a worker. The view was verified by the host."""
-    *outer, agent = view.chain
-    return make_guard(
-        subject=agent.name,
-        subject_kind=agent.kind.value,
-        access=tuple(rule for link in view.allow_chain for rule in link.rules),
-        ancestors=tuple(outer),
-        user_id=view.user_id,
-        organization_id=view.organization_id,
-        session_key=view.session_key,
-        exact=True,
-    )
-
-
-class IsolatedTools:
-    """Creates the replacement for a tool's function, which asks the worker through the host."""
-
-    def __init__(self) -> None:
-        self.promises = SdkFutures("the tool", patience=300.0)
-
-    def body(self, asset: Asset, worker: WorkerHandle) -> Body:
-        """Return a body for the entrance of a tool. Called by the host, outside every guard."""
-
-        def ask(view: tuple[Any, ...] | None, given: dict[str, Any]) -> Any:
-            raw = None if view is None else RawView(*view)
-            if raw is None or raw.labels[-1] != asset.label or raw.narrowed:
-                raise TamperDenied(asset.label)
-            return self.promises.promise(
-                worker.call("tool", asset.short, given, caller=caller_of(raw), ancestors=raw.labels[:-1])
-            )
-
-        knock = door(ask)
-
-        async def run(given: Any) -> Any:
-            return await knock(given)
-
-        return run
-
-
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_OFFER = 64
-
-
 class ResolvedAssets:
     """Assets with their entrances. An asset that uses an unknown name has problems instead."""
 
     def __init__(
-        self, assets: Assets, models: Mapping[str, Model], limits: AgentLimits, apart: Apart = lambda _asset: None
+        self, assets: Assets, models: Mapping[str, Model], limits: AgentLimits, apart: Apart, elsewhere: Elsewhere
     ) -> None:
         """Create an entrance for each asset. Called by the host, outside every guard.
 
-        ``apart`` returns the replacement for the function of a tool that runs in a separate process.
+        ``apart`` returns the replacement for the function of an asset that runs in a separate process, ``elsewhere``
+        whether an asset with an unknown name may exist, so that it is looked up when it is used.
         """
-        self._apart = apart
+        self._apart, self._elsewhere = apart, elsewhere
         self._assets, self._models, self._limits = assets, models, limits
         self._made: dict[str, Entrance | None] = {}
         self._open: list[str] = []
         self.problems: dict[str, list[policy.Problem]] = {}
         """By the label of the asset."""
         for asset in assets:
-            self._link(asset)
-        self.entrances: Mapping[str, Entrance] = MappingProxyType(
-            {label: made for label, made in self._made.items() if made is not None}
-        )
-        """By the label of the asset."""
+            self.entrance(asset)
 
-    def _link(self, asset: Asset) -> Entrance | None:
+    def entrance(self, asset: Asset) -> Entrance | None:
+        """Return the entrance of an asset, which may be declared after the others; None if it has problems."""
         if asset.label in self._made:
             return self._made[asset.label]
         if asset.label in self._open:
@@ -203,12 +87,15 @@ class ResolvedAssets:
     def _body(self, asset: Asset) -> Body | None:
         if asset.kind is AssetKind.TOOL:
             return self._apart(asset) or asset_calls.caller(asset_calls.Called(asset.function))
-        return self._agent(asset) if asset.kind is AssetKind.AGENT else self._pipeline(asset)
+        made = self._agent(asset) if asset.kind is AssetKind.AGENT else self._pipeline(asset)
+        return made and (self._apart(asset) or made)
 
     def _agent(self, asset: Asset) -> Body | None:
-        tools, made = self._tools(asset)
-        names = offer_names(tools)
-        if len(set(names.values())) < len(names):
+        found = [self._used(asset, AssetKind.TOOL.value, name, "tools") for name in dict.fromkeys(asset.tools)]
+        tools = {f"tool:{tool.name}": tool for tool in found if tool is not None}
+        used = [self._ready(tool) for tool in tools.values()]
+        known = [tool for tool in used if isinstance(tool, asset_calls.UsedAsset)]
+        if len(asset_calls.offered(known).tools) < len(known):
             self._refuse(asset, "tools", "two tools have the same name for the model")
         if asset.label in self.problems:
             return None
@@ -218,93 +105,44 @@ class ResolvedAssets:
                 asset_calls.Called(asset.function),
                 asset.instructions,
                 NamedModel(asset.model, self._models),
-                tuple(
-                    ToolOffer(
-                        names[tool.label],
-                        str(tool.declaration.description or tool.schema.get("description", "")),
-                        tool.schema,
-                    )
-                    for tool in tools
-                ),
-                MappingProxyType({names[label]: asset_calls.ToolLink(label, way) for label, way in made.items()}),
+                asset_calls.prepared([tool for tool in used if tool is not None], asset_calls.offered),
                 asset.limits.lowered(self._limits),
             )
         )
 
-    def _tools(self, asset: Asset) -> tuple[list[Asset], dict[str, Entrance]]:
-        """Return the tools that an agent names, and their entrances by label."""
-        found = [self._used(asset, AssetKind.TOOL, name, "tools") for name in asset.tools]
-        tools = {tool.label: tool for tool in found if tool is not None}
-        made = {label: self._link(tool) for label, tool in tools.items()}
-        return list(tools.values()), {label: way for label, way in made.items() if way is not None}
-
     def _pipeline(self, asset: Asset) -> Body | None:
         steps = [self._step(asset, step) for step in asset.steps]
-        ready = tuple(step for step in steps if step is not None)
+        ready = [step for step in steps if step is not None]
         if len(ready) < len(steps):
             return None
-        return asset_calls.pipeline_body(asset.name, asset_calls.Called(asset.function), ready, asset.seconds)
+        prepared = asset_calls.prepared(ready, asset_calls.pipeline_steps)
+        return asset_calls.pipeline_body(asset.name, asset_calls.Called(asset.function), prepared, asset.seconds)
 
-    def _step(self, asset: Asset, step: str | Callable[..., Any]) -> asset_calls.PipelineStep | None:
+    def _step(self, asset: Asset, step: str | Callable[..., Any]) -> Step | None:
         if not isinstance(step, str):
             run = asset_calls.caller(asset_calls.Called(step, typed=False))
             return asset_calls.PipelineStep(f"function:{asset_calls.name_of(step)}", run)
-        kind, colon, name = step.partition(":")
-        if colon and kind in tuple(AssetKind):
-            used = self._used(asset, AssetKind(kind), name, "steps")
-        else:
-            used = self._any(asset, step)
-        made = None if used is None else self._link(used)
-        if used is None or made is None:
-            if used is not None:
-                self._refuse(asset, "steps", f"{used.label} cannot be used because it is broken")
-            return None
-        run = asset_calls.entered(used.label, made, _only(used.schema))
-        return asset_calls.PipelineStep(used.label, run, used.kind is not AssetKind.TOOL)
+        kind, _, name = step.partition(":") if step.partition(":")[0] in KINDS else ("", "", step)
+        used = self._used(asset, kind, name, "steps")
+        made = None if used is None else self._ready(used)
+        if used is not None and made is None:
+            self._refuse(asset, "steps", f"{used.kind}:{used.name} cannot be used because it is broken")
+        return made
 
-    def _used(self, asset: Asset, kind: AssetKind, name: str, option: str) -> Asset | None:
+    def _used(self, asset: Asset, kind: str, name: str, option: str) -> Asset | asset_calls.AbsentAsset | None:
         try:
-            return self._assets.resolve(kind, name, asset.module)
+            return self._assets.named(kind, name, asset.module)
         except AssetUnknown as error:
+            if self._elsewhere(name):
+                return asset_calls.AbsentAsset(kind, name)
             self._refuse(asset, option, str(error))
             return None
 
-    def _any(self, asset: Asset, name: str) -> Asset | None:
-        """Return the only asset with a name that was given without its kind."""
-        found = []
-        for kind in AssetKind:
-            try:
-                found.append(self._assets.resolve(kind, name, asset.module))
-            except AssetUnknown:
-                continue
-        if len(found) == 1:
-            return found[0]
-        several = ", ".join(one.label for one in found)
-        message = (
-            f"{name!r} is ambiguous: use one of {several}" if found else f"unknown step {name!r}{self._assets.absent}"
-        )
-        self._refuse(asset, "steps", message)
-        return None
-
-
-def offer_names(tools: Iterable[Asset]) -> dict[str, str]:
-    """Return the names of tools for models, by label: without dots, and without the module if they stay unique."""
-    listed = list(tools)
-    short = Counter(_offered(tool.short) for tool in listed)
-    return {
-        tool.label: _offered(tool.short) if short[_offered(tool.short)] == 1 else _offered(tool.name) for tool in listed
-    }
-
-
-def _offered(name: str) -> str:
-    return _NOT_IN_A_NAME.sub("_", name)[-_LONGEST_OFFER:]
-
-
-def _only(schema: Mapping[str, Any]) -> str:
-    """Return the parameter for a value that is not an object: the only one, or the only required one."""
-    names, required = list(schema.get("properties", ())), schema.get("required", [])
-    only = names if len(names) == 1 else required
-    return str(only[0]) if len(only) == 1 else ""
+    def _ready(self, used: Asset | asset_calls.AbsentAsset) -> asset_calls.UsedAsset | asset_calls.AbsentAsset | None:
+        if isinstance(used, asset_calls.AbsentAsset):
+            return used
+        made = self.entrance(used)
+        return None if made is None else asset_calls.UsedAsset(used.label, *asset_calls.described(used), made)
 
 
 def _entrance(asset: Asset, body: Body) -> Entrance:
@@ -312,7 +150,7 @@ def _entrance(asset: Asset, body: Body) -> Entrance:
     return entrance(
         asset_calls.entry(asset.schema, body),
         exact=asset.declaration.access is not None,
-        whose=asset.function,
+        whose=asset.function if asset.worker is None else None,
         subject=asset.name,
         subject_kind=asset.kind.value,
         access=asset.declaration.access or (),
@@ -321,7 +159,7 @@ def _entrance(asset: Asset, body: Body) -> Entrance:
     )
 
 
-def own_places(asset: Asset | WorkerAsset) -> tuple[str, ...]:
+def own_places(asset: Asset) -> tuple[str, ...]:
     """Return the folders of the module that the declaration of an asset lets it read.
 
     These folders are protected, so they have to be named as the asset's own.
@@ -339,6 +177,11 @@ DEEPEST_NESTING = 24
 """Maximum depth of nested subjects."""
 
 
+def too_deep(view: RawView) -> NestingTooDeep:
+    """Return the error for a call by a subject that is nested too deeply."""
+    return NestingTooDeep(f"{' -> '.join(view.labels[-3:])} is nested more than {DEEPEST_NESTING} deep")
+
+
 class AiRuntime:
     """Registers the assets of modules and of the host, and runs each as its own subject, inside its caller."""
 
@@ -350,22 +193,24 @@ class AiRuntime:
         apart: Apart = lambda _asset: None,
         *,
         started: Callable[[str], Awaitable[None]] | None = None,
-        absent: str = "",
+        elsewhere: Elsewhere = lambda _name: False,
     ) -> None:
         """Take the models by name, the factory of module guards, and the maximum limits of agents.
 
-        ``started`` waits until a module is loaded; ``absent`` is added to errors for unknown names.
+        ``started`` waits until a module is loaded. Assets with unknown names for which ``elsewhere`` is true are called
+        through the service ``ai.run``.
         """
-        self._started = started
+        self._started, self._elsewhere = started, elsewhere
         self.models = KnownModels(models)
         self._activate = activate
         self._apart = apart
         self._limits = limits or AgentLimits()
-        self._assets = Assets(absent)
-        self._linked = ResolvedAssets(self._assets, self.models, self._limits, self._apart)
+        self._assets = Assets()
+        self._linked = self._resolved()
         self._known: dict[tuple[str, str, str], Entrance] = {}
-        self.elsewhere = WorkerAssets(self.models)
-        """Assets of modules in worker processes."""
+
+    def _resolved(self) -> ResolvedAssets:
+        return ResolvedAssets(self._assets, self.models, self._limits, self._apart, self._elsewhere)
 
     # ---- declaring ---------------------------------------------------------------------------------------------------
 
@@ -383,6 +228,12 @@ class AiRuntime:
         """
         self._assets.add(module_assets(manifest, surfaces, own, bound=bound))
 
+    def declare_in_worker(
+        self, manifest: ModuleManifest, surfaces: Iterable[SurfaceInfo], own: Iterable[AccessRule], worker: WorkerHandle
+    ) -> None:
+        """Register the assets that a module declared in its worker; ``own`` are the rules for the module's folders."""
+        self._assets.add(worker_assets(manifest, surfaces, own, worker))
+
     def register(self, kind: AssetKind | str, function: Callable[..., Any], *, name: str, **options: Any) -> None:
         """Register a tool, agent or pipeline of the host, with the options of the SDK's decorators."""
         given = {"schema": signature_shape(function).schema, **options}
@@ -396,7 +247,7 @@ class AiRuntime:
         """
         found: dict[str, tuple[policy.Problem, ...]] = {}
         while True:
-            self._linked, self._known = ResolvedAssets(self._assets, self.models, self._limits, self._apart), {}
+            self._linked, self._known = self._resolved(), {}
             broken: dict[str, tuple[policy.Problem, ...]] = {}
             for asset in self._assets:
                 problems = self._linked.problems.get(asset.label, ())
@@ -411,40 +262,51 @@ class AiRuntime:
 
     @property
     def assets(self) -> tuple[Asset, ...]:
-        """All assets registered here."""
+        """All assets, here and in workers."""
         return tuple(self._assets)
 
-    @property
-    def declared(self) -> tuple[Asset | WorkerAsset, ...]:
-        """All assets, here and in workers."""
-        return (*self._assets, *self.elsewhere)
+    def asset(self, label: str) -> Asset | None:
+        """Return an asset by the subject that it runs as."""
+        kind, _, name = label.partition(":")
+        return self._assets.get(KINDS[kind], name) if kind in KINDS else None
 
     @property
     def agents_by_model(self) -> Mapping[str, tuple[str, ...]]:
         """Agents by the model that they name, here and in workers, including models that the host lacks."""
         found: dict[str, set[str]] = {}
-        for asset in self.declared:
+        for asset in self._assets:
             if asset.kind == AssetKind.AGENT:
                 found.setdefault(asset.model, set()).add(asset.declaration.name)
         return {model: tuple(sorted(agents)) for model, agents in sorted(found.items())}
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
-    def entrance(self, view: RawView | None, kind: str, name: str) -> Entrance:
+    def entrance(self, view: RawView | None, kind: str, name: str) -> Callable[[Any], Awaitable[Outcome]]:
         """Return the entrance of an asset for the calling code: the service behind the SDK's ``run_...``.
 
         The guard is entered when the entrance is called, on top of the guard of that caller.
         """
         if view is None:
-            return self._entrance(self._any(kind, name))
-        if len(view.links) >= DEEPEST_NESTING:
-            raise NestingTooDeep(f"{' -> '.join(view.labels[-3:])} is nested more than {DEEPEST_NESTING} deep")
+            return self.entrance_of(self._any(kind, name))
+        if max(len(view.links), len(view.labels)) >= DEEPEST_NESTING:
+            raise too_deep(view)
         asking, asked = view.links[-1], f"{_checked_kind(kind).value}:{_checked_name(name)}"
         found = self._known.get((asking[0], asking[1], asked))
         if found is None:
-            asset = self._assets.resolve(_checked_kind(kind), name, self._module_of(asking[0], asking[1]))
-            found = self._known[asking[0], asking[1], asked] = self._entrance(asset)
+            try:
+                asset = self._assets.resolve(_checked_kind(kind), name, self.module_of(view))
+            except AssetUnknown:
+                if self._elsewhere(name):
+                    return asset_calls.forwarded(kind, name)
+                raise
+            found = self._known[asking[0], asking[1], asked] = self.entrance_of(asset)
         return found
+
+    async def found(self, kind: str, name: str, module: str | None) -> Asset:
+        """Return the asset that a module names, as soon as the asset's module is loaded; the kind may be empty."""
+        if self._started is not None:
+            await self._started(_checked_name(name).rpartition(".")[0])
+        return self._assets.named(kind and _checked_kind(kind).value, _checked_name(name), module)
 
     async def run(
         self,
@@ -462,13 +324,11 @@ class AiRuntime:
         limit = self._limits.seconds if seconds is None else seconds
         if self._started is not None:
             await self._started(_checked_name(name).rpartition(".")[0])
-        far = self.elsewhere.get(f"{_checked_kind(kind).value}:{_checked_name(name)}")
-        if far is not None:
-            return await run_in_worker(
-                far.worker, far.kind, far.short, plain(dict(params)), caller=caller, seconds=limit
-            )
         asset = self._any(kind, name)
-        entrance, given = self._entrance(asset), plain(dict(params))
+        if asset.worker is not None:
+            given = plain(dict(params))
+            return await run_in_worker(asset.worker, asset.kind, asset.short, given, caller=caller, seconds=limit)
+        entrance, given = self.entrance_of(asset), plain(dict(params))
         surface = Surface(asset.kind, asset.name, {}, cast("FunctionType", asset.function))
         with serve(caller):
             work = self._guard(asset, caller).run(entrance, given).isolated()
@@ -483,19 +343,21 @@ class AiRuntime:
             raise AssetUnknown(f"unknown {kind} {name!r}{hint}")
         return asset
 
-    def _entrance(self, asset: Asset) -> Entrance:
-        found = self._linked.entrances.get(asset.label)
+    def entrance_of(self, asset: Asset) -> Entrance:
+        """Return the entrance of a registered asset."""
+        found = self._linked.entrance(asset)
         if found is None:
             problems = self._linked.problems.get(asset.label, ())
-            raise AssetUnknown(f"{asset.label} cannot run: {'; '.join(map(str, problems)) or 'it is not linked yet'}")
+            raise AssetUnknown(f"{asset.label} cannot run: {'; '.join(map(str, problems))}")
         return found
 
-    def _module_of(self, kind: str, name: str) -> str | None:
-        """Return the module that a subject belongs to."""
-        if kind in KINDS:
-            asset = self._assets.get(KINDS[kind], name)
-            return None if asset is None else asset.module
-        return name if kind == "module" else None
+    def module_of(self, view: RawView) -> str | None:
+        """Return the module that the innermost subject of a call chain belongs to."""
+        kind, _, name = view.labels[-1].partition(":")
+        if kind == "module":
+            return name
+        asset = self.asset(view.labels[-1])
+        return None if asset is None else asset.module
 
     def _guard(self, asset: Asset, caller: Caller) -> Guard:
         if asset.module is not None:

@@ -116,9 +116,9 @@ class GuardFactory:
         """
         _core.candidate(str(self.subject), None if section is None else self._compiled(section, ()))
 
-    def below(self, ancestors: SubjectChain) -> GuardFactory:
-        """Return the same subject with the call chain ``ancestors`` above it."""
-        return GuardFactory(self.subject, self._section, ancestors=ancestors, **self._given)
+    def below(self, ancestors: SubjectChain, subject: Subject | None = None) -> GuardFactory:
+        """Return the same subject, or another with its rights, with the call chain ``ancestors`` above it."""
+        return GuardFactory(subject or self.subject, self._section, ancestors=ancestors, **self._given)
 
     def _compiled(self, section: Section | ModuleManifest, ancestors: SubjectChain) -> Policy:
         return policy_of(

@@ -7,10 +7,11 @@ import threading
 from collections import deque
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.guard import Guard, door
-from democrai_sandbox.policy import Subject
+from democrai_sandbox.policy import AccessRule, Subject, rules_from_json
+from democrai_sandbox.runtime.calls.invocation import GuardFactory
 from democrai_sandbox.runtime.calls.outcome import plain_result
 
 from .process import NOBODY
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.runtime.calls.invocation import GuardFactory
     from democrai_sandbox.runtime.extensions.importer import Surface
 
     from .host_client import WorkerSocket
@@ -32,6 +32,13 @@ def present_number() -> int:
     """Return the call number that the running code claims; 0 for none. The host verifies it."""
     number = _present.get()
     return number if type(number) is int else 0
+
+
+class SubjectSection(NamedTuple):
+    """Declarations of a subject, as a guard factory needs them."""
+
+    access: tuple[AccessRule, ...]
+    allowed_imports: tuple[str, ...]
 
 
 class StreamClosed(Exception):  # noqa: N818 - a signal, not an error
@@ -47,9 +54,11 @@ class WorkerCall:
     """Wakes the generator that waits for credit."""
 
     def __init__(self, message: list[Any]) -> None:
-        _, self.number, self.kind, self.name, self.params, caller, ancestors, self.credit = message
+        _, self.number, self.kind, self.name, self.params, caller, ancestors, self.credit, *lent = message
         self.caller: tuple[str, ...] = tuple(caller) if caller else NOBODY
         self.ancestors: tuple[str, ...] = tuple(ancestors) if ancestors else ()
+        self.lent = (lent[0], tuple(lent[1])) if lent else None
+        """Rules as JSON, and imports, of the subject that calls a shared asset."""
 
 
 class WorkerCalls:
@@ -120,6 +129,7 @@ class CallRunner:
         """
         self._ending = ending
         self._below = lru_cache(maxsize=256)(lambda chain: factory.below(tuple(map(Subject.parse, chain))))
+        self._lent = lru_cache(maxsize=256)(_lent)
         self._factory = factory
         self._surfaces = {key: (surface.function, surface.is_stream) for key, surface in surfaces.items()}
         self._calls = calls
@@ -147,6 +157,8 @@ class CallRunner:
 
     def _guard(self, call: WorkerCall) -> Guard:
         """Return a guard for the caller; guards without a call chain are cached and shared by calls."""
+        if call.lent is not None:
+            return self._lent(call.ancestors, *call.lent).guard(call.caller)  # type: ignore[arg-type] # it fits
         if call.ancestors:
             return self._below(call.ancestors).guard(call.caller)  # type: ignore[arg-type] # it fits
         if len(self._guards) >= _MOST_GUARDS:
@@ -160,6 +172,13 @@ class CallRunner:
         call = self._calls.running.pop(number, None)
         stopped = call is not None and call.cancelled and call.wanted is not None
         return CLOSED if stopped or outcome is None else outcome
+
+
+def _lent(chain: tuple[str, ...], access: str, imports: tuple[str, ...]) -> GuardFactory:
+    """Return the guard of the last subject of a chain, in which a shared asset of this worker runs."""
+    *outer, subject = map(Subject.parse, chain)
+    section = SubjectSection(rules_from_json(access), imports)
+    return GuardFactory(subject, section, ancestors=tuple(outer))  # type: ignore[arg-type] # it fits
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------

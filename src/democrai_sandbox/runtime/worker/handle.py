@@ -17,7 +17,7 @@ from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.errors.extensions import WorkerBroken, WorkerFailed
 from democrai_sandbox.policy import SandboxError
 
-from .host_requests import KnownCaller
+from .host_requests import KnownCaller, SharedCall
 from .process import NOBODY, PlainStarter, SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
 from .session import WorkerSession
 
@@ -45,6 +45,8 @@ class CallOptions(TypedDict, total=False):
 
     ancestors: tuple[str, ...]
     """Call chain that the subject continues."""
+    shared: SharedCall | None
+    """Set for a shared asset that another subject calls."""
     timeout: float | None
     progress: Callable[..., Any] | None
     """Receives progress reports."""
@@ -185,13 +187,14 @@ class WorkerHandle:
         *,
         caller: CallIdentity = NOBODY,
         ancestors: tuple[str, ...] = (),
+        shared: SharedCall | None = None,
         timeout: float | None = None,
         progress: Callable[..., Any] | None = None,
     ) -> tuple[KnownCaller, float, Callable[..., Any] | None]:
         """Return the caller of a call, its timeout, and the receiver of its progress."""
         seconds = self.spec.call_timeout if timeout is None else timeout
         longest = self.spec.longest_call
-        return KnownCaller(caller, ancestors), seconds if longest is None else min(seconds, longest), progress
+        return KnownCaller(caller, ancestors, shared), seconds if longest is None else min(seconds, longest), progress
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ import selectors
 import struct
 import threading
 from collections import deque
+from contextvars import Context
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from democrai_sandbox.errors import ExternalAccessCheckFailed, ResultInvalid, Sa
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, ResourceType
 from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.calls.outcome import describe, release
+from democrai_sandbox.runtime.sdk_services import hidden
 
 from .calls import WorkerCalls, present_number
 from .codec import FrameReader, SharedMemory, encode_small, frame_of, unsent, write
@@ -226,12 +229,19 @@ class HostClient:
             if not early:
                 self._promised[number] = waiting or future
         if not early and waiting is None:
+            # The loop exposes callbacks of futures, and a door exposes nothing.
+            future.add_done_callback(hidden(partial(self._drop, number), "worker"), context=Context())
             return future
         if not early and waiting is not None:
             waiting.here.acquire()
             outcome = waiting.answer
         _settle(future, outcome)
         return future
+
+    def _drop(self, number: int, future: asyncio.Future[Any]) -> None:
+        """Tell the host that a canceled answer is no longer awaited."""
+        if future.cancelled():
+            self._line.send(["drop", number])
 
     def settled(self, number: int, outcome: Any) -> None:
         """Deliver the late answer of a promise."""

@@ -46,11 +46,22 @@ _LONGEST_RULES = 256 * 1024
 """Maximum characters of all rules in one request."""
 
 
+class SharedCall(NamedTuple):
+    """The shared tool, agent or pipeline that another subject calls, and the rights that this subject lends it."""
+
+    label: str
+    access: str
+    """Rules as JSON."""
+    allowed_imports: tuple[str, ...] = ()
+
+
 class KnownCaller(NamedTuple):
     """Caller and call chain of a pending call."""
 
     caller: CallIdentity
     ancestors: tuple[str, ...]
+    shared: SharedCall | None = None
+    """Set if the call continues the chain with a shared asset instead of the worker's own subject."""
 
 
 class CallerCheck:
@@ -69,8 +80,8 @@ class CallerCheck:
         if not has_texts or type(register) is not bool:
             raise FrameError("a malformed question")
         labels = self._chain(chain)
-        if f"{kind}:{subject}" not in labels:
-            raise FrameError("a question by a subject that is not in its call chain")
+        if f"{kind}:{subject}" != labels[-1]:
+            raise FrameError("a question by a subject that is not the last of its call chain")
         found = self._found(labels, who, standing)
         if found is None:
             return None
@@ -107,23 +118,29 @@ class CallerCheck:
             return None
         identity, caller = found
         spec = self._spec
-        links = ((spec.kind, spec.name, self._rules[1], 0), *self._narrower(inner))
-        imports = frozenset(spec.allowed_imports)
-        return RawView(links, labels, *identity, allow_subprocess=False, allowed_imports=imports), caller
+        outer, imports = (spec.kind, spec.name, self._rules[1], 0), spec.allowed_imports
+        if caller.shared is not None:
+            asset, access, imports = caller.shared
+            kind, _, name = asset.partition(":")
+            outer = (kind, name, access, _EXACT)
+        links = (outer, *self._narrower(inner))
+        return RawView(links, labels, *identity, allow_subprocess=False, allowed_imports=frozenset(imports)), caller
 
     def _chain(self, chain: Any) -> tuple[str, ...]:
-        """Return a call chain in which this worker may act as each subject: itself, its callers, its assets."""
+        """Return a call chain whose last subject is the worker's own, or one of its parts."""
         if type(chain) is not list or not 0 < len(chain) <= _MOST_LINKS or any(type(one) is not str for one in chain):
             raise FrameError("a malformed call chain")
-        label = self._spec.label
-        if label not in chain:
-            raise FrameError(f"a question that does not come from {label}")
-        for inner in chain[chain.index(label) + 1 :]:
-            kind, _, name = inner.partition(":")
-            own = self._spec.kind == "module" and name.rpartition(".")[0] == self._spec.name
-            if inner != label and not (kind in _INNER and own):
-                raise FrameError(f"a question by {inner} in the worker of {label}")
+        if not self._is_own(chain[-1]):
+            raise FrameError(f"a question by {chain[-1]} in the worker of {self._spec.label}")
         return tuple(chain)
+
+    def _is_own(self, label: str) -> bool:
+        """Return whether a label is the worker's subject or one of its parts."""
+        kind, _, name = label.partition(":")
+        spec = self._spec
+        return label == spec.label or (
+            spec.kind == "module" and kind in _INNER and name.rpartition(".")[0] == spec.name
+        )
 
     def _found(
         self, labels: tuple[str, ...], who: Any, standing: Iterable[KnownCaller]
@@ -131,12 +148,19 @@ class CallerCheck:
         """Return the identity, and the first pending call that has it and the same outer call chain."""
         identity = _identity(who)
         user, organization, session = identity
-        outer, known = labels[: labels.index(self._spec.label)], (user or None, organization or None, session or None)
+        known = (user or None, organization or None, session or None)
         for one in standing:
-            if identity == one.caller[:3] and outer == one.ancestors:
+            if identity == one.caller[:3] and self._continues(labels, one):
                 return known, one
         # An access without a user needs no call: a subject also asks during its import.
-        return (known, KnownCaller(NOBODY, ())) if identity == _NO_ONE and not outer else None
+        nobody = KnownCaller(NOBODY, ())
+        return (known, nobody) if identity == _NO_ONE and self._continues(labels, nobody) else None
+
+    def _continues(self, labels: tuple[str, ...], call: KnownCaller) -> bool:
+        """Return whether a chain is that of a pending call, followed only by the worker's own subjects."""
+        at = len(call.ancestors)
+        first = self._spec.label if call.shared is None else call.shared.label
+        return labels[: at + 1] == (*call.ancestors, first) and all(map(self._is_own, labels[at + 1 :]))
 
     def covers(self, rule: AccessRule) -> bool:
         """Return whether the worker's rules allow everything that a rule allows."""
@@ -149,9 +173,7 @@ class CallerCheck:
     @cached_property
     def _rules(self) -> tuple[tuple[AccessRule, ...], str]:
         """All rules of the worker, also as JSON."""
-        spec = self._spec
-        read = (rule for rule in policy.rules_for_paths(spec.own_read) if rule.operation == "read")
-        rules = (*policy.rules_from_json(spec.access), *policy.rules_for_paths(spec.own_write), *read)
+        rules = self._spec.rules
         return rules, policy.rules_to_json(rules)
 
     def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
@@ -286,6 +308,7 @@ class HostRequests:
         self._flights = flights
         self._open = 0
         self._connections = 0
+        self._promised: dict[int, asyncio.Future[Any]] = {}
 
     def decide(self, number: int, fields: Any, flight: PendingCall | None) -> None:
         """Answer a question of the guard through the host's service; ``flight`` is the call it claims to belong to."""
@@ -410,6 +433,7 @@ class HostRequests:
             self._give("answer", number, name, result)
             return
         self._begin()
+        self._promised[number] = result
         result.add_done_callback(lambda done: self._kept(number, name, done))
         self._tell(["answer", number, ["promise"]])
 
@@ -426,8 +450,19 @@ class HostRequests:
         with serve(Caller(*standing.caller)):  # as in process: the service finds the caller of the subject
             return self._host.door(name, view, args)
 
+    def drop(self, number: int) -> None:
+        """Cancel a request whose answer the worker no longer awaits."""
+        if number in self._promised:
+            self._promised[number].cancel()
+
+    def close(self) -> None:
+        """Cancel all requests, because the process has ended."""
+        for result in tuple(self._promised.values()):
+            result.cancel()
+
     def _kept(self, number: int, name: str, done: asyncio.Future[Any]) -> None:
         self._open -= 1
+        self._promised.pop(number, None)
         error = RuntimeServiceFailed(f"{name} was canceled") if done.cancelled() else done.exception()
         if error is not None:
             self._tell(["settle", number, self._failure(name, error)])

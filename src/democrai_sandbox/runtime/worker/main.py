@@ -18,10 +18,10 @@ import sys
 import threading
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import Decider, Door, Guard, access_changed, configure_guard, own_process
-from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
+from democrai_sandbox.policy import InvalidInputError, Subject, SubjectKind, rules_from_json
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import recorded
 from democrai_sandbox.runtime.calls.invocation import GuardFactory
@@ -30,7 +30,7 @@ from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import Surface, capture_import
 
 from . import host_client
-from .calls import CallRunner, Job, WorkerCall, WorkerCalls
+from .calls import CallRunner, Job, SubjectSection, WorkerCall, WorkerCalls
 from .codec import SharedMemory
 from .process import NOBODY, WorkerSpec
 
@@ -220,13 +220,6 @@ _ASSETS = frozenset({"tool", "agent", "pipeline"})
 _FIRST_FRAME = 64 * 1024 * 1024
 
 
-class SubjectSection(NamedTuple):
-    """Declarations of a subject, as a guard factory needs them."""
-
-    access: tuple[AccessRule, ...]
-    allowed_imports: tuple[str, ...]
-
-
 def factory_of(spec: WorkerSpec) -> GuardFactory:
     """Return the guards of the subject of this process."""
     return GuardFactory(
@@ -335,6 +328,8 @@ class _WorkerMain:
 
     def _opened(self, surfaces: tuple[Surface, ...]) -> tuple[Any, tuple[Surface, ...]]:
         """Make tools, agents and pipelines usable here; their code is loaded only if the subject has some."""
+        if sdk_services.is_served("ai.run"):
+            sdk_services.install({"ai.entrance": _forwarded})
         if not any(surface.kind in _ASSETS for surface in surfaces):
             return (VALUE, None), surfaces
         from democrai_sandbox.runtime.ai import in_worker  # noqa: PLC0415 - only for subjects with such functions
@@ -389,6 +384,13 @@ class _WorkerMain:
         declarations.begin(spec.label)
         outcome = _imported(guard, package, spec.entry, environment)
         return outcome, declarations.end(spec.label)
+
+
+def _forwarded(_: object, kind: str, name: str) -> Any:
+    """Return the call of a tool, an agent or a pipeline that does not run here."""
+    from democrai_sandbox.runtime.ai.asset_calls import forwarded  # noqa: PLC0415 - as in _opened
+
+    return forwarded(kind, name)
 
 
 def _compare(factory: GuardFactory, access: str, imports: Iterable[str]) -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.guard.contexts import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
-from democrai_sandbox.policy import AccessDecision, InvalidInputError
+from democrai_sandbox.policy import (
+    AccessDecision,
+    AccessRule,
+    InvalidInputError,
+    Operation,
+    rules_for_paths,
+    rules_from_json,
+)
 from democrai_sandbox.policy.subjects import CallIdentity
 from democrai_sandbox.runtime.child_process import (
     BASE_INTERPRETER,
@@ -97,6 +104,12 @@ class WorkerSpec(NamedTuple):
     def label(self) -> str:
         """Label of the subject in call chains."""
         return f"{self.kind}:{self.name}"
+
+    @property
+    def rules(self) -> tuple[AccessRule, ...]:
+        """All rules of the subject, also those for its own folders; read each time."""
+        read = (rule for rule in rules_for_paths(self.own_read) if rule.operation == Operation.READ)
+        return (*rules_from_json(self.access), *rules_for_paths(self.own_write), *read)
 
 
 NOBODY = CallIdentity()

@@ -216,6 +216,7 @@ class WorkerSession:
             "door": lambda number, name, call, *asked: self._requests.serve(
                 number, name, self.flights.get(call), *asked
             ),
+            "drop": self._requests.drop,
             "denied": self._denied,
             "saw": self._saw,
             "observe": self._requests.observe,
@@ -270,6 +271,7 @@ class WorkerSession:
     def _over(self, error: WorkerFailed) -> None:
         """Fail all pending calls of a process that has ended."""
         self._deadlines.close()
+        self._requests.close()
         if self._temp_watch is not None:
             self._temp_watch.cancel()
         flights = tuple(self.flights.values())
@@ -316,6 +318,8 @@ class WorkerSession:
             outcome = await flight.future
         except asyncio.CancelledError:
             self._cancel(flight)
+            if flight.deadline == inf:
+                self._limit(flight, self._spec.grace)
             raise
         self.has_served = True
         return self._released(outcome)
@@ -372,9 +376,11 @@ class WorkerSession:
         raise ExtensionUnknown(f"{self._spec.label} has no {kind} {name!r}{hint}")
 
     def _send(self, flight: PendingCall, info: SurfaceInfo, params: Mapping[str, Any], credit: int) -> None:
-        caller, ancestors = flight.standing
+        caller, ancestors, shared = flight.standing
         who = None if caller is NOBODY else tuple(caller)
         message = ["call", flight.number, info.kind, info.name, params, who, ancestors, credit]
+        if shared is not None:
+            message += shared[1:]
         if self.channel.lane.unsent + self.channel.control.unsent > self._spec.largest_frame:
             raise WorkerFailed(self._spec.label, "the worker does not read its messages")
         # A plain function occupies the lane; tasks share it. A plain generator would occupy it for too long.
