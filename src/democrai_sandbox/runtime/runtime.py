@@ -522,9 +522,10 @@ class Runtime:
         return () if found is None else (found.folder, self.settings.data_of(subject))
 
     def _places(self, view: RawView | None) -> tuple[str, str]:
-        """Return the data folder and the code folder of the calling extension."""
+        """Return the data folder and the code folder of the extension whose code calls."""
         for label in reversed(view.labels if view else ()):
-            found = self.registry.find(label)
+            asset = self.ai.asset(label)
+            found = self.registry.find(label if asset is None or asset.module is None else f"module:{asset.module}")
             if found is not None:
                 return self.settings.data_of(found.subject), found.folder
         return "", ""

@@ -483,13 +483,15 @@ def _module_of(view: RawView | None, service: str) -> str:
     """Return the module that a caller works for: the innermost in its call chain.
 
     A narrowed subject inside the module, such as a tool with its own ``access`` list or an MCP server, cannot start
-    tasks, which have all rights of the module.
+    tasks, which have all rights of the module. Neither can a shared tool of another module.
     """
     if view is None:
         raise InvalidInputError.of("only modules can use this service: the host uses its task runtime directly")
+    owners = {""}
     for kind, name, _, mode in reversed(view.links):
-        if kind == SubjectKind.MODULE:
+        if kind == SubjectKind.MODULE and owners <= {"", name}:
             return name
         if mode == _EXACT:
             break
+        owners.add(name.rpartition(".")[0])
     raise denied(TamperDenied, view, service)

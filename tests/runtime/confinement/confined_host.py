@@ -18,8 +18,11 @@ class Lab:
         self.house = self.parts["House"](world)
         self.caller = self.parts["caller"]
 
-    def serve(self, story, **settings):
-        """Run a coroutine function while the runtime serves, and return its result."""
+    def serve(self, story, *, models=None, prepare=None, **settings):
+        """Run a coroutine function while the runtime serves, and return its result.
+
+        ``prepare`` takes the runtime before it starts.
+        """
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.manifests import Limits
         from democrai_sandbox.runtime import Runtime, RuntimeSettings
@@ -41,7 +44,9 @@ class Lab:
                 return await story()
 
         house.access = Access(database, GuardSurroundings())
-        house.runtime = Runtime(given, house.access, protected_paths=[house.state], kernel=self.kernel)
+        house.runtime = Runtime(given, house.access, models=models, protected_paths=[house.state], kernel=self.kernel)
+        if prepare is not None:
+            prepare(house.runtime)
         with house.access:
             try:
                 return asyncio.run(serve())

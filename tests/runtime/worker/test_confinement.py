@@ -492,7 +492,7 @@ def test_two_workers_have_two_versions_of_a_library_and_start_up_files_run_insid
 def witness_story(world):
     from democrai_sandbox.errors.extensions import FrameError
     from democrai_sandbox.policy import InvalidInputError
-    from democrai_sandbox.runtime.worker.host_requests import CallerCheck, KnownCaller
+    from democrai_sandbox.runtime.worker.host_requests import CallerCheck, KnownCaller, SharedCall
 
     declared = [
         {"resource_type": "filesystem", "operation": "read", "target": "/srv/models"},
@@ -501,12 +501,16 @@ def witness_story(world):
     witness = CallerCheck(make_spec(world, kind="module", access=json.dumps(declared), own_read=(), own_write=()))
     uma = KnownCaller(who("uma", "", "s1", "admin"), ())
     nightly = KnownCaller(who("uma"), ("task:demo.nightly",))
+    lent = json.dumps([{"resource_type": "filesystem", "operation": "read", "target": "/srv/models/b"}])
+    again = ("module:demo", "tool:other.y")
+    shared = KnownCaller(who("eva"), ("module:other",), SharedCall("tool:demo.peek", lent))
+    cycle = KnownCaller(who("eva"), again, SharedCall("tool:demo.peek", lent))
 
     def question(*chain, subject="module:demo", user=None, session=None):
         kind, _, name = subject.partition(":")
         fields = [name, kind, list(chain), "network", "send", "https://a.test", True, user, None, session, "", None]
         try:
-            found = witness.question(fields, (uma, nightly))
+            found = witness.question(fields, (uma, nightly, shared, cycle))
         except FrameError as error:
             return str(error)
         if found is None:
@@ -514,11 +518,10 @@ def witness_story(world):
         asked, _ = found
         return [list(asked.subject_chain), asked.user_id, asked.session_key]
 
-    def rules(*links):
-        found = witness.view(
-            [["module:demo", "tool:demo.peek"], "uma", None, "s1", [list(link) for link in links]], (uma,)
-        )
-        view, standing = found
+    def rules(*links, call=uma, chain=("module:demo", "tool:demo.peek")):
+        user, _, session = call.caller[:3]
+        fields = [list(chain), user, None, session or None, [list(link) for link in links]]
+        view, standing = witness.view(fields, (call,))
         shown = [[rule.operation, rule.normalized_target] for link in view.allow_chain for rule in link.rules]
         return [sorted(shown), standing.caller.role]
 
@@ -540,6 +543,25 @@ def witness_story(world):
         "another": question("module:other", subject="module:other"),
         "not in its chain": question("module:demo", subject="module:other"),
         "no chain": question(),
+        **{
+            f"shared {name}": question(*chain, subject=chain[-1], user="eva")
+            for name, chain in {
+                "call": ("module:other", "tool:demo.peek"),
+                "part": ("module:other", "tool:demo.peek", "agent:demo.x"),
+                "cycle": (*again, "tool:demo.peek"),
+                "without its caller": ("tool:demo.peek",),
+                "as the module": ("module:demo",),
+                "below the module": ("module:demo", "tool:demo.peek"),
+                "another asset": ("module:other", "tool:demo.other"),
+                "another caller": ("module:third", "tool:demo.peek"),
+                "shorter cycle": ("tool:other.y", "tool:demo.peek"),
+                "the caller": ("module:other",),
+                "the caller below": ("module:other", "tool:demo.peek", "module:other"),
+            }.items()
+        },
+        "shared for uma": question("module:other", "tool:demo.peek", subject="tool:demo.peek", user="uma"),
+        "for its caller": question("module:other", "tool:demo.peek", subject="module:other", user="eva"),
+        "lent": rules(call=shared, chain=("module:other", "tool:demo.peek")),
         "merged": rules(("tool", "demo.peek", wide, 0)),
         "exact": rules(("tool", "demo.peek", wide, 1)),
     }
@@ -554,7 +576,16 @@ def test_the_host_believes_no_worker_that_it_is_another_or_asks_for_another(case
     assert told["tool"] == [["module:demo", "tool:demo.peek"], "uma", "s1"]
     for name in ("other user", "other session", "no session", "other task", "task for nobody"):
         assert told[name] is None, name
-    for name in ("tool of another", "engine inside", "another", "not in its chain", "no chain"):
+    for name, chain in (("call", "module:other"), ("cycle", "module:demo tool:other.y")):
+        assert told[f"shared {name}"] == [[*chain.split(), "tool:demo.peek"], "eva", None]
+    assert told["shared part"] == [["module:other", "tool:demo.peek", "agent:demo.x"], "eva", None]
+    for name in ("without its caller", "as the module", "below the module", "another asset", "another caller"):
+        assert told[f"shared {name}"] is None, name
+    assert told["shared shorter cycle"] is told["shared for uma"] is None
+    assert told["lent"] == [[["read", "/srv/models/b"]], ""]
+    for name in ("tool of another", "engine inside", "another", "not in its chain", "no chain", "for its caller"):
+        assert isinstance(told[name], str), name
+    for name in ("shared the caller", "shared the caller below"):
         assert isinstance(told[name], str), name
     full = [["read", "/srv/models"], ["receive", "https://api.test/v1"]]
     assert told["merged"] == [full, "admin"]

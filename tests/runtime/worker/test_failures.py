@@ -488,6 +488,7 @@ def nonsense_story(world):
             ]
         ),
         "door": encode(["door", 1, "echo", 1, None, []]),
+        "door of another": encode(["door", 1, "echo", 1, [["engine:demo", "engine:other"], None, None, None, []], []]),
     }
 
     class Pretender:
