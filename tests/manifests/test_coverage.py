@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.manifests import Coverage, covers
+from democrai_sandbox.manifests import Coverage, common_rules, covers
 from democrai_sandbox.policy import NetworkIndex, Operation, PathIndex, file_access, parse_access, parse_declaration
 from tests.services.rows import rows
 
@@ -82,6 +82,36 @@ def test_covering_is_what_the_matcher_says(broad):
 def test_folders_cover_what_is_below(broad, narrow, expected):
     """Whole components are compared."""
     assert covers(file(broad), file(narrow)) is expected
+
+
+PROGRAMS = {name: ["system_dependency", "execute", name] for name in ("git", "tar")}
+
+
+@rows(
+    ("asking", "other", "expected"),
+    [
+        ([["filesystem", "read", "/a"]], [["filesystem", "read", "/a/b"]], [["filesystem", "read", "/a/b"]]),
+        ([["filesystem", "read", "/a/b"]], [["filesystem", "read", "/a"]], [["filesystem", "read", "/a/b"]]),
+        ([["filesystem", "read", "/a"]], [["filesystem", "modify", "/a"]], []),
+        ([["filesystem", "read", "/a"]], [["filesystem", "read", "/ab"]], []),
+        (
+            [["network", "send", "a.test"]],
+            [["network", "send", "https://a.test/v1"]],
+            [["network", "send", "https://a.test/v1"]],
+        ),
+        ([PROGRAMS["git"]], [], [PROGRAMS["git"]]),
+        ([], [PROGRAMS["git"]], [PROGRAMS["git"]]),
+        ([PROGRAMS["git"]], [PROGRAMS["tar"]], [PROGRAMS["git"]]),
+    ],
+)
+def test_common_rules_allow_only_what_both_lists_allow(asking, other, expected):
+    """A list without programs permits all, so the result must not become empty."""
+
+    def rules(entries):
+        names = ("resource_type", "operation", "target")
+        return parse_access([dict(zip(names, entry, strict=True)) for entry in entries], base="/")
+
+    assert common_rules(rules(asking), rules(other)) == tuple(rules(expected))
 
 
 def test_operations_and_types_are_apart():

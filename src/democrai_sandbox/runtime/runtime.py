@@ -16,8 +16,8 @@ from democrai_sandbox.errors import ExternalAccessAdminRequired, RuntimeServiceF
 from democrai_sandbox.guard import access_changed, configure_guard, served
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
-from democrai_sandbox.runtime.ai.forwarding import AssetForwarding
 from democrai_sandbox.runtime.ai.runtime import AiRuntime
+from democrai_sandbox.runtime.ai.shared_calls import SharedCalls
 from democrai_sandbox.runtime.calls.outcome import ExtensionOutput, divert_output, watch_reports
 from democrai_sandbox.runtime.confinement.confinement import Confinement
 from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, preload
@@ -343,7 +343,7 @@ class Runtime:
             started=started,
             elsewhere=lambda name: self.modules.is_awaited(name.rpartition(".")[0]),
         )
-        self._forwarding = AssetForwarding(self.ai, lambda name: self.modules.loaded(name).activation)
+        self._shared_calls = SharedCalls(self.ai, lambda name: self.modules.loaded(name).activation)
         self.mcp = McpRuntime(self.store, service, McpSettings(approval=settings.mcp_approval))
         self.media = Media(service, data_dir=settings.data_dir, shadows=self.shadows)
 
@@ -357,7 +357,7 @@ class Runtime:
         self.mcp.promises.open()
         self.media.open()
         self._task_service.promises.open()
-        self._forwarding.promises.open()
+        self._shared_calls.promises.open()
         await self.engines.recover()
         await self.extractors.recover()
         await asyncio.to_thread(self.modules.load_all, NOBODY)
@@ -444,10 +444,13 @@ class Runtime:
             **MediaServices(self.media).services(),
             **mcp_services(self.mcp),
             **self.children.services(),
-            **self._forwarding.services(),
+            **self._shared_calls.services(),
             "access.manage": AccessManagers(self.access, self.access.settings.managers).manage,
         }
-        apart: dict[str, Any] = {"ai.complete": self._forwarding.complete, "children.start": self.children.start_apart}
+        apart: dict[str, Any] = {
+            "ai.complete": self._shared_calls.complete,
+            "children.start": self.children.start_apart,
+        }
         self._workers.serve({**everywhere, **apart})
         here: dict[str, Any] = {
             "declare": self._declarations.declare,
@@ -478,14 +481,14 @@ class Runtime:
     def _apart(self, asset: Asset) -> Body | None:
         """Return the replacement for a function in the worker of its module, or of a single tool."""
         if asset.worker is not None:
-            return self._forwarding.body(asset, asset.worker)
+            return self._shared_calls.body(asset, asset.worker)
         declaration, found = asset.declaration, self.registry.modules.get(asset.module or "")
         manifest = None if found is None else found.manifest
         if found is None or not isinstance(declaration, ToolDeclaration) or not isinstance(manifest, ModuleManifest):
             return None
         if not self.settings.is_isolated(declaration.subject):
             return None
-        return self._forwarding.body(asset, self._isolated.of_tool(found, manifest, declaration))
+        return self._shared_calls.body(asset, self._isolated.of_tool(found, manifest, declaration))
 
     def _own_rules(self, subject: policy.Subject) -> tuple[policy.AccessRule, ...]:
         """Return the rules for a module's own folders: read its code, read and write its data."""

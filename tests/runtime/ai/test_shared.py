@@ -43,7 +43,8 @@ def listed(path: str) -> str:
 async def who() -> dict[str, str]:
     view, request = current_guard(), sdk.request()
     return {"chain": " ".join(map(str, view.subject_chain)), "user": request.user_id, "session": request.session_key,
-            "guarded": f"{view.user_id} {view.session_key}", "data": str(sdk.data_dir()), "code": str(sdk.extension_dir())}
+            "guarded": f"{view.user_id} {view.session_key}",
+            "data": str(sdk.data_dir()), "code": str(sdk.extension_dir())}
 
 @sdk.tool("fails", shared=True)
 async def fails(text: str) -> str:
@@ -134,6 +135,14 @@ from democrai_sandbox import sdk
 @sdk.action("run")
 async def run(name, params):
     return await sdk.ai.run_tool(name, params)
+"""
+
+
+BORROWS = """
+from democrai_sandbox import sdk
+
+@sdk.agent("x", model="reads", tools=["owner.private"])
+async def x(): ...
 """
 
 
@@ -399,3 +408,55 @@ def test_a_call_ends_with_its_caller(case, places):
     assert told["late"] == "CallTimeout"
     assert told["after"][0] == told.get("again", ["value"])[0] == "value"
     assert told.get("killed", "WorkerCrashed") == "WorkerCrashed"
+
+
+SLOW = """
+import time
+
+while not (sdk.data_dir() / "go").exists():
+    time.sleep(0.01)
+"""
+
+
+def waiting_story(world):
+    import asyncio
+
+    here = world.load(__file__)
+    lab, files = here["lab_of"](world, here)
+    house, outcome = lab.house, world.load(here["CONTRACT"])["outcome"]
+    code = os.path.join(house.folders["module"], "owner", "module.py")
+    with open(code) as file:
+        text = file.read()
+    with open(code, "w") as file:
+        file.write(text.replace("\n@sdk.tool", f"{here['SLOW']}\n@sdk.tool", 1))
+    house.extension("borrows", here["BORROWS"])
+
+    async def story():
+        runtime, uma = house.runtime, lab.caller()
+        calls = [
+            ("tool", "owner.add", {"a": 1}),
+            ("agent", "reader", {"path": files["both"]}),
+            ("pipeline", "chain", {"a": 1}),
+        ]
+        asked = [
+            asyncio.create_task(
+                outcome(runtime.modules.action("user", "run", {"kind": kind, "name": name, "params": params}, uma))
+            )
+            for kind, name, params in calls
+        ]
+        before = sorted(house.problems())
+        open(os.path.join(house.base, "data", "modules", "owner", "go"), "w").close()
+        found = [(await call)[0] for call in asked]
+        await runtime.modules.all_started()
+        return {"found": found, "problems": [before, sorted(house.problems())]}
+
+    isolation = {"module:owner": "auto", "module:user": world.args[0], "module:borrows": world.args[0]}
+    return lab.serve(story, prepare=here["hosted"], models={"reads": here["model"]()}, isolation=isolation)
+
+
+@pytest.mark.parametrize("user", PLACES)
+def test_calls_wait_for_the_worker_that_they_need(case, user):
+    """A module that uses an unknown asset is broken as soon as all workers have started, and not before."""
+    told = case.run(waiting_story, user)
+    assert told["found"] == ["value"] * 3
+    assert told["problems"] == [[], ["module:borrows"]]

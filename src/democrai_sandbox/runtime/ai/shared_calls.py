@@ -26,7 +26,7 @@ from .runtime import DEEPEST_NESTING, AiRuntime, own_places, too_deep
 from .schema import argument_check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from democrai_sandbox.access import Caller
     from democrai_sandbox.runtime.calls.invocation import GuardFactory
@@ -40,7 +40,7 @@ _EXACT = 1
 _MOST_NAMES = 100
 
 
-class AssetForwarding:
+class SharedCalls:
     """Calls of assets in workers, and the services with which workers use assets and models of the host."""
 
     def __init__(self, ai: AiRuntime, activation: Callable[[str], GuardFactory]) -> None:
@@ -65,7 +65,7 @@ class AssetForwarding:
     def offers(self, view: RawView | None, names: Any) -> Any:
         """Describe assets that an agent or a pipeline uses: the service ``ai.offers``."""
         asking = _required(view)
-        if type(names) is not list or len(names) > _MOST_NAMES or any(len(one) != 2 for one in names):  # noqa: PLR2004
+        if type(names) is not list or len(names) > _MOST_NAMES or not all(map(_is_pair, names)):
             raise policy.InvalidInputError.of(f"expected at most {_MOST_NAMES} kinds and names", pointer="/names")
         return self.promises.promise(self._offers(self._ai.module_of(asking), names))
 
@@ -115,7 +115,7 @@ class AssetForwarding:
         exact = any(mode == _EXACT for *_, mode in view.links)
         if exact or module is None or view.links[0][:2] != ("module", module):
             last = self._narrowing(view)
-            return _guard_of(view, () if last is None else own_places(last))
+            return _guard_of(view, () if last is None else own_places(last), self._imports(view, last))
         return self._activation(module).below(view.chain[:-1], view.chain[-1]).guard(caller)
 
     def body(self, asset: Asset, worker: WorkerHandle) -> Body:
@@ -143,10 +143,14 @@ class AssetForwarding:
         """
         if asset.declaration.access is not None:
             return SharedCall(asset.label, "[]")
-        last = self._narrowing(view)
-        imports = view.allowed_imports if last is None else last.declaration.allowed_imports
+        imports = self._imports(view, self._narrowing(view))
         rules = _common(tuple(rule for link in view.allow_chain for rule in link.rules), spec.rules)
         return SharedCall(asset.label, rules, tuple(sorted(set(imports) & set(spec.allowed_imports))))
+
+    @staticmethod
+    def _imports(view: RawView, last: Asset | None) -> Iterable[str]:
+        """Return the imports of a caller, whose innermost list is that of ``last``."""
+        return view.allowed_imports if last is None else last.declaration.allowed_imports
 
     def _narrowing(self, view: RawView) -> Asset | None:
         """Return the innermost asset with an ``access`` list, below the innermost module."""
@@ -172,6 +176,10 @@ async def _called(worker: WorkerHandle, asset: Asset, call: KnownCaller, given: 
     )
 
 
+def _is_pair(value: object) -> bool:
+    return type(value) is list and len(value) == 2  # noqa: PLR2004 - a kind and a name
+
+
 def _required(view: RawView | None) -> RawView:
     if view is None:
         raise policy.InvalidInputError.of("this code is not guarded: use the runtime of the host directly")
@@ -188,13 +196,14 @@ async def _completed(guard: Guard, model: Model, messages: tuple[Message, ...], 
     return ["said", reply.text, [list(call) for call in reply.tool_calls]]
 
 
-def _guard_of(view: RawView, own_read: tuple[str, ...] = ()) -> Guard:
+def _guard_of(view: RawView, own_read: tuple[str, ...] = (), imports: Iterable[str] = ()) -> Guard:
     """Return a guard with the rights of a subject in a worker. The view was verified by the host."""
     *outer, subject = view.chain
     return make_guard(
         subject=subject.name,
         subject_kind=subject.kind.value,
         access=tuple(rule for link in view.allow_chain for rule in link.rules),
+        allowed_imports=tuple(imports),
         own_read=own_read,
         ancestors=tuple(outer),
         user_id=view.user_id,
