@@ -123,8 +123,13 @@ async def add() -> str:
 async def reader(path: str):
     return path
 
-@sdk.pipeline("chain", steps=["owner.add", "tool:owner.twice", "mirror", lambda value: value])
-async def chain(a: int): ...
+@sdk.tool("tool")
+async def same(value: int) -> int:
+    return value
+
+@sdk.pipeline("chain", steps=["tool", "owner.add", "tool:owner.twice", "mirror", lambda value: value])
+async def chain(a: int):
+    return a
 
 @sdk.pipeline("late", steps=["owner.listed"], access=[])
 async def late(path: str): ...

@@ -122,8 +122,8 @@ class ResolvedAssets:
         if not isinstance(step, str):
             run = asset_calls.caller(asset_calls.Called(step, typed=False))
             return asset_calls.PipelineStep(f"function:{asset_calls.name_of(step)}", run)
-        kind, _, name = step.partition(":") if step.partition(":")[0] in KINDS else ("", "", step)
-        used = self._used(asset, kind, name, "steps")
+        kind, colon, name = step.partition(":")
+        used = self._used(asset, *((kind, name) if colon and kind in KINDS else ("", step)), "steps")
         made = None if used is None else self._ready(used)
         if used is not None and made is None:
             self._refuse(asset, "steps", f"{used.kind}:{used.name} cannot be used because it is broken")
