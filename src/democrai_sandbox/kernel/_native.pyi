@@ -27,6 +27,7 @@ def spawn(
     mark: tuple[int, int],
     ignored: int,
     supervisor: int = -1,
+    pids: int = -1,
     /,
 ) -> tuple[int, ...]: ...
 def fork_worker() -> int: ...
@@ -39,6 +40,7 @@ def confine_worker(
     mark: tuple[int, int],
     report: int,
     supervisor: int = -1,
+    pids: int = -1,
     /,
 ) -> tuple[list[str], list[str]]: ...
 def supervise(socket: int, roots: list[tuple[bytes, int, int]], /) -> None: ...

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.helper.cgroups import Cgroup, find_tree
+from democrai_sandbox.kernel.helper.cgroups import Cgroup, find_tree, own_folder
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
 from tests.kernel.netlab import cgroup_mount, cgroup_of, needs_netlab, remove_cgroup, wait_until
 from tests.services.rows import rows
@@ -90,6 +90,30 @@ def test_a_writable_mount_is_preferred_to_one_that_is_not(tmp_path):
     one, two = folder(tmp_path, "one"), folder(tmp_path, "two")
     lines = [f"43 33 0:40 / {one} ro - cgroup2 cgroup2 rw", f"44 33 0:40 / {two} rw - cgroup2 cgroup2 rw"]
     assert find_tree(mountinfo(tmp_path, *lines)).mount == str(two)
+
+
+_V1 = "36 31 0:33 / /cg/pids rw - cgroup cgroup rw,pids"
+_V2 = "41 31 0:38 / /cg/unified rw - cgroup2 cgroup2 rw"
+
+
+@rows(
+    ("mounts", "own", "found"),
+    [
+        ([_V1, _V2], "9:name=systemd:/s\n8:pids:/a b\n0::/x\n", "/cg/pids/a b"),
+        ([_V2, _V1.replace("rw,pids", "rw,cpu,pids")], "8:cpu,pids:/\n0::/x\n", "/cg/pids"),
+        ([_V1.replace("/ /cg", "/docker/1 /cg")], "8:pids:/docker/1/x\n", "/cg/pids/x"),
+        ([_V1.replace("/ /cg", "/docker/1 /cg")], "8:pids:/docker/10\n", ""),
+        ([_V1.replace("pids rw", "pids ro")], "8:pids:/\n", ""),
+        ([_V1.replace("rw,pids", "rw,cpu"), _V2], "8:cpu:/\n0::/x\n", "/cg/unified/x"),
+        ([_V2], "0::/\n", "/cg/unified"),
+        ([], "0::/\n", ""),
+    ],
+)
+def test_the_folder_of_this_process_is_that_of_the_controller(tmp_path, mounts, own, found):
+    """In cgroup v1 where it has a writable tree, otherwise in v2."""
+    cgroup = tmp_path / "cgroup"
+    cgroup.write_text(own)
+    assert own_folder("pids", mountinfo(tmp_path, *mounts), str(cgroup)) == found
 
 
 @rows("options", ["ro,nosuid - cgroup2 cgroup2 rw", "rw - cgroup2 cgroup2 ro"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -220,10 +221,20 @@ def test_what_is_not_enforced_is_said():
     sentence("a unix socket", _said(_of(("network", "connect", "unix:/run/x")), 7))
     limited = _of(limits=ResourceLimits(processes=5))
     assert "root" in _said(limited, 7, root=True)
-    assert _said(limited, 7) == ""
+    assert _said(limited, 7) == _said(limited, 7, root=True, pids=True) == ""
     weighed = _of(limits=ResourceLimits(cpu_weight=25))
     assert "sched_autogroup_enabled" in _said(weighed, 7, shared=False)
     assert _said(weighed, 7) == _said(_of(limits=ResourceLimits(cpu_weight=100)), 7, shared=False) == ""
+
+
+@rows(
+    ("target", "said"),
+    [("/srv/data", False), ("/sys/fs/cgroup/", True), ("/sys/fs/cgroup/pids/tasks", True), ("/", True)],
+)
+def test_a_child_of_root_that_may_leave_its_cgroup_has_no_limit_of_processes(target, said):
+    found = replace(_of(("filesystem", "modify", target)), limits=ResourceLimits(processes=5))
+    assert ("root" in _said(found, 7, root=True, pids=True)) is said
+    assert "root" in _said(found, 0, root=True, pids=True)
 
 
 @rows(("weight", "nice"), [(None, 0), (100, 0), (90, 0), (80, 1), (50, 3), (25, 6), (10, 10), (2, 17), (1, 19)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import resource
 import socket
 import tempfile
 from contextlib import suppress
@@ -326,7 +327,8 @@ def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall, fork, nice
         plan = _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4, metadata=metadata)
     fields = {"plan": plan, "limits": limits, "wall_seconds": wall, "fork": fork, "nice": nice}
     body = _body(**fields, env=["A=1", "B=2"], filter=bytes(16))
-    assert protocol.read_front(body) == (wall, plan, fork, nice)
+    processes = min((most for number, most in limits if number == resource.RLIMIT_NPROC), default=None)
+    assert protocol.read_front(body) == (wall, plan, fork, nice, processes)
 
 
 @given(

@@ -49,16 +49,23 @@ static int await_helper(int fd)
     return read(fd, &answer, 1) == 1 && answer == '1' ? 0 : -EPERM;
 }
 
+/* The kernel reads 0 as the writing process, or thread. */
+static int enter(int fd)
+{
+    return fd < 0 || write(fd, "0", 1) == 1 ? 0 : errno ? -errno : -EIO;
+}
+
 /* First step, so that no socket of the child is older than its cgroup. */
 static int join_cgroup(Order *order)
 {
-    if (order->cgroup < 0) {
-        return 0;
-    }
-    if (write(order->cgroup, "0", 1) != 1) {
-        return errno ? -errno : -EIO;
-    }
-    return spawn_waits(order) ? await_helper(order->cgroup) : 0;
+    int failed = enter(order->cgroup);
+    return failed == 0 && spawn_waits(order) ? await_helper(order->cgroup) : failed;
+}
+
+/* Moves the only thread of the child. Moving a process would wait for all processors, for milliseconds. */
+static int limit_processes(Order *order)
+{
+    return enter(order->pids);
 }
 
 static int open_own_proc(Order *order)
@@ -268,14 +275,14 @@ static const struct {
     int (*run)(Order *order);
     int kind; /* of a child: one that executes a program, or one that continues as a worker */
 } steps[] = {
-    {"session", start_session, BOTH},     {"cgroup", join_cgroup, BOTH},
-    {"proc", open_own_proc, BOTH},        {"descriptors", place_descriptors, BOTH},
-    {"folder", enter_folder, BOTH},       {"umask", set_umask, BOTH},
-    {"limits", set_limits, BOTH},         {"capabilities", keep_capabilities, BOTH},
-    {"no_new_privs", gain_nothing, BOTH}, {"landlock", apply_rulesets, BOTH},
-    {"close", close_others, FORKED},      {"seccomp", apply_filter, BOTH},
-    {"signals", reset_signals, EXECUTED}, {"parent", die_with_parent, BOTH},
-    {"program", execute, EXECUTED},
+    {"session", start_session, BOTH},          {"cgroup", join_cgroup, BOTH},
+    {"pids", limit_processes, BOTH},           {"proc", open_own_proc, BOTH},
+    {"descriptors", place_descriptors, BOTH},  {"folder", enter_folder, BOTH},
+    {"umask", set_umask, BOTH},                {"limits", set_limits, BOTH},
+    {"capabilities", keep_capabilities, BOTH}, {"no_new_privs", gain_nothing, BOTH},
+    {"landlock", apply_rulesets, BOTH},        {"close", close_others, FORKED},
+    {"seccomp", apply_filter, BOTH},           {"signals", reset_signals, EXECUTED},
+    {"parent", die_with_parent, BOTH},         {"program", execute, EXECUTED},
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 

@@ -80,15 +80,15 @@ static PyObject *confine(Order *order)
 
 PyObject *native_confine_worker(PyObject *module, PyObject *args)
 {
-    Order order = {.cgroup = -1, .report = -1, .supervisor = -1};
+    Order order = {.cgroup = -1, .pids = -1, .report = -1, .supervisor = -1};
     PyObject *body, *files, *rulesets, *result = NULL;
     int null, numbers[MOST_FILES], layers[MOST_RULESETS];
     Limit mark;
     uint64_t most;
     if (native_announce("confine_worker") < 0 ||
-        !PyArg_ParseTuple(args, "iSO!O!i(iO&)i|i:confine_worker", &order.parent, &body, &PyList_Type, &files,
+        !PyArg_ParseTuple(args, "iSO!O!i(iO&)i|ii:confine_worker", &order.parent, &body, &PyList_Type, &files,
                           &PyList_Type, &rulesets, &null, &mark.resource, native_bits, &most, &order.report,
-                          &order.supervisor)) {
+                          &order.supervisor, &order.pids)) {
         return NULL;
     }
     mark.most = (rlim_t)most;

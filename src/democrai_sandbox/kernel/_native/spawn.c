@@ -134,14 +134,15 @@ static PyObject *read_and_start(Order *order, PyObject *body, PyObject *list, in
 
 PyObject *native_spawn(PyObject *module, PyObject *args)
 {
-    Order order = {.cgroup = -1, .report = -1, .supervisor = -1};
+    Order order = {.cgroup = -1, .pids = -1, .report = -1, .supervisor = -1};
     PyObject *body, *files, *rulesets;
     int null, layers[MOST_RULESETS];
     Limit mark;
     uint64_t most;
     if (native_announce("spawn") < 0 ||
-        !PyArg_ParseTuple(args, "SO!O!i(iO&)O&|i:spawn", &body, &PyList_Type, &files, &PyList_Type, &rulesets, &null,
-                          &mark.resource, native_bits, &most, native_bits, &order.ignored, &order.supervisor)) {
+        !PyArg_ParseTuple(args, "SO!O!i(iO&)O&|ii:spawn", &body, &PyList_Type, &files, &PyList_Type, &rulesets, &null,
+                          &mark.resource, native_bits, &most, native_bits, &order.ignored, &order.supervisor,
+                          &order.pids)) {
         return NULL;
     }
     mark.most = (rlim_t)most;

@@ -28,6 +28,7 @@ typedef struct {
     uint64_t keep_caps, own_proc, ignored;
     bool whole_proc;
     int cgroup, umask;
+    int pids; /* "tasks" of a cgroup that limits the processes; -1 for none */
     int supervisor; /* socket for the listener of the filter; -1 if no call is supervised */
     int report; /* pipe for the result of a child with a copy of the memory; -1 for one that shares it */
     pid_t parent;

@@ -76,20 +76,47 @@ class Tree(NamedTuple):
         return str(Path(self.mount, place[len(prefix) :].lstrip("/")))
 
 
-def find_tree(mountinfo: str = "/proc/self/mountinfo") -> Tree:
-    """Return the mounted tree, at ``/sys/fs/cgroup`` or any other place."""
-    mounts: dict[str, tuple[str, bool]] = {}
+class _Mount(NamedTuple):
+    root: str
+    writable: bool
+    options: tuple[str, ...]
+    """Of the file system: in cgroup v1 its controllers too."""
+
+
+def _mounts(wanted: str, mountinfo: str) -> dict[str, _Mount]:
+    """Return the mounts of a kind of file system by their place."""
+    mounts: dict[str, _Mount] = {}
     for line in Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split()[:3] if after else ("", "", "")
-        if kind == "cgroup2":
+        if kind == wanted:
             _, _, _, root, mount, flags = (_plain(word) for word in before.split()[:6])
+            given = tuple(options.split(","))
             # A later mount at the same place hides the earlier one.
-            mounts[mount] = (root, "ro" not in {*flags.split(","), *options.split(",")})
+            mounts[mount] = _Mount(root, "ro" not in {*flags.split(","), *given}, given)
+    return mounts
+
+
+def own_folder(controller: str, mountinfo: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> str:
+    """Return the folder of this process's cgroup that has, or in cgroup v2 may have, a controller; empty for none."""
+    for line in Path(own).read_text("utf-8", "surrogateescape").splitlines():  # cgroup v2 is the last one
+        _, controllers, place = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        for path, mount in _mounts("cgroup" if controllers else "cgroup2", mountinfo).items():
+            root = mount.root.rstrip("/")
+            fits = mount.writable and (not controllers or controller in mount.options)
+            if fits and f"{place.rstrip('/')}/".startswith(f"{root}/"):
+                return str(Path(path, place[len(root) :].lstrip("/")))
+    return ""
+
+
+def find_tree(mountinfo: str = "/proc/self/mountinfo") -> Tree:
+    """Return the mounted tree, at ``/sys/fs/cgroup`` or any other place."""
     # "/..": outside the cgroup namespace of this process. Missing file: hidden by another mount.
     usable = [
         (Tree(mount, root), writable)
-        for mount, (root, writable) in mounts.items()
+        for mount, (root, writable, _) in _mounts("cgroup2", mountinfo).items()
         if not root.startswith("/..") and Path(mount, "cgroup.procs").exists()
     ]
     found = next((tree for tree, writable in usable if writable), None)

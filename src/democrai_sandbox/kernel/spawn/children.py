@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from .pids_cgroups import PidsCgroups
+
 _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
 _CHASE_SECONDS = 0.05
@@ -55,6 +57,8 @@ class StartedProgram:
         """Number of refused attempts to set it."""
         self.report = -1
         """Descriptor that reports the start of the program, until it runs."""
+        self.group = ""
+        """Its pids cgroup; empty for none."""
         self.ended = False
         self.timed_out = False
 
@@ -73,9 +77,10 @@ class StartedProgram:
 class StartedPrograms:
     """All children by process id."""
 
-    def __init__(self, native: Any, family: int) -> None:
+    def __init__(self, native: Any, family: int, groups: PidsCgroups) -> None:
         """Take the upper bits of the marks of all servers of this application."""
         self._family = family
+        self._groups = groups
         self.known: dict[int, StartedProgram] = {}
         self.standby = 0
         """Child of the server that runs no program and survives the removal of orphans."""
@@ -128,6 +133,7 @@ class StartedPrograms:
         if left:
             self.end_strays()
             left = self._chase(_REAP_SECONDS)
+        self._groups.remove(child.group)
         return left
 
     def _chase(self, seconds: float) -> bool:
@@ -239,6 +245,7 @@ class StartedPrograms:
             time.sleep(_PAUSE)
             if _wait_for_any():
                 self.end_strays()
+        self._groups.end()
 
     def _strangers(self, known: dict[int, Any]) -> list[int]:
         """Return the direct children of this single-threaded process that are not known."""

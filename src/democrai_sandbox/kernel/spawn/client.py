@@ -243,6 +243,8 @@ class SpawnServer:
         """Process id of its standby."""
         self.template_pid = 0
         """Process id of the template; 0 while none runs."""
+        self.limits_processes = False
+        """Whether a pids cgroup limits the processes of each child, at the last answer."""
         self.stalled = False
         """Whether it did not answer; requests fail immediately until it does."""
 
@@ -264,6 +266,7 @@ class SpawnServer:
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 # Isolated, without site, and without writing bytecode.
                 command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER), json.dumps(template)]
+                command.append(_pids_folder())
                 # A separate session, so that signals of the terminal do not reach the server.
                 process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
                     [*command, str(theirs.fileno()), str(held), str(getpid()), str(family)],
@@ -332,6 +335,7 @@ class SpawnServer:
         """Return the server's statistics: running, kept, started and refused children."""
         answer = self._plain_answer({"action": "stats"}, within)
         self.pid, self.standby, self.template_pid = answer["pid"], answer["standby"], answer["template"]
+        self.limits_processes = answer["pids_cgroups"]
         return {name: value for name, value in answer.items() if name != "ok"}
 
     def stop(self, patience: float = _PATIENCE) -> None:
@@ -459,6 +463,15 @@ class SpawnServer:
         code = self._process.poll()
         state = "has closed the connection" if code is None else f"has ended (exit status {code})"
         return SpawnFailed(f"the spawn server {state}", fix=_RESTART)
+
+
+def _pids_folder() -> str:
+    from democrai_sandbox.kernel.helper.cgroups import own_folder  # noqa: PLC0415 - workers import this module
+
+    try:
+        return own_folder("pids")
+    except OSError:
+        return ""
 
 
 class _SpawnAnswer(NamedTuple):

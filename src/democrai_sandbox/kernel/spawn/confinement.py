@@ -54,7 +54,7 @@ class ResourceLimits:
     open_files: int | None = None
     """Highest descriptor number, plus one."""
     processes: int | None = None
-    """Processes of the whole user, as counted by the kernel. Not enforced for root."""
+    """Processes of the whole user, as counted by the kernel; for root its own, if the spawn server has pids cgroups."""
     wall_seconds: int | None = None
     """Enforced by the spawn server, which then kills the child's group."""
     cpu_weight: int | None = None
@@ -89,6 +89,7 @@ NO_LIMITS = ResourceLimits()
 _T = TypeVar("_T")
 _DNS = 53
 _ANY_FREE_PORT = 0
+_CGROUPS = "/sys/fs/cgroup"
 _WRITTEN_DEVICES = ("/dev/null",)
 _OWN_PROC = ("/proc/self", "/proc/thread-self")
 _OWN_NETWORK = ("/proc/net", "/proc/self/net", "/proc/thread-self/net")
@@ -232,17 +233,20 @@ def enforcement_of(
     *,
     packet_filter: bool = False,
     root: bool = False,
+    pids: bool = False,
     exact: bool = False,
     unfiltered: str = "",
     shared: bool = True,
 ) -> Enforcement:
     """Return the settings for starting a child on a kernel with this Landlock ABI, and the unenforced rules.
 
-    ``packet_filter``: the child gets a cgroup with separate rules. ``root``: it runs as root. ``exact``: paths may not
-    contain links. ``unfiltered`` is the reason why children get no filter; empty if they do. ``shared``: the kernel
-    shares the processor between sessions, not between threads.
+    ``packet_filter``: the child gets a cgroup with separate rules. ``root``: it runs as root. ``pids``: the server has
+    pids cgroups. ``exact``: paths may not contain links. ``unfiltered`` is the reason why children get no filter; empty
+    if they do. ``shared``: the kernel shares the processor between sessions, not between threads.
     """
-    lacking = list(unenforced(confinement, abi, packet_filter=packet_filter, root=root))
+    lacking = list(unenforced(confinement, abi, packet_filter=packet_filter))
+    if root and confinement.limits.processes is not None and not (pids and _stays_in_cgroup(confinement, abi)):
+        lacking.append("the limit of processes: not enforced for root")
     if confinement.limits.nice() and not shared:
         lacking.append("the CPU weight: it counts for each thread, because kernel.sched_autogroup_enabled is off")
     if unfiltered or isinstance(_FILTERS, str):
@@ -295,7 +299,7 @@ def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool =
     return FilterKey(network, unix, not by_ports_alone, network and confinement.multicast, metadata)
 
 
-def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:
+def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool) -> Iterator[str]:
     """Yield the restrictions that such a kernel does not enforce, in words."""
     supported = rights.supported(abi)
     if not supported.fs:
@@ -306,8 +310,12 @@ def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, 
         yield from _unenforced_network(confinement, supported)
     if confinement.unix:
         yield "unix sockets: a rule for one permits all that file permissions allow"
-    if confinement.limits.processes is not None and root:
-        yield "the limit of processes: not enforced for root"
+
+
+def _stays_in_cgroup(confinement: ChildConfinement, abi: int) -> bool:
+    """Whether Landlock denies a child of root the files with which it could leave its cgroup."""
+    written = map(normalise_path, confinement.paths_write)
+    return abi > 0 and not any(_is_beneath(path, (_CGROUPS,)) or _is_beneath(_CGROUPS, (path,)) for path in written)
 
 
 def _unenforced_files(supported: rights.SupportedRights) -> Iterator[str]:

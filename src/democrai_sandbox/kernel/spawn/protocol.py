@@ -18,6 +18,7 @@ import sys
 from array import array
 from fcntl import fcntl as control
 from os import MFD_ALLOW_SEALING, MFD_CLOEXEC, close, fstat, memfd_create, pread, write
+from resource import RLIMIT_NPROC
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -63,14 +64,14 @@ NUMBERS = (
 )
 """Fixed fields of every start request, in this order: counts, indexes of descriptors, values."""
 _FRONT = struct.Struct(f"{_SIZES.format}{len(NUMBERS)}q")
-_WALL, _FORK, _NICE, _HAS_PLAN, _METADATA = (
-    3 + NUMBERS.index(name) for name in ("wall", "fork", "nice", "has_plan", "metadata")
+_WALL, _FORK, _NICE, _HAS_PLAN, _METADATA, _PATHS, _PORTS, _LIMITS = (
+    3 + NUMBERS.index(name) for name in ("wall", "fork", "nice", "has_plan", "metadata", "paths", "ports", "limits")
 )
 REPORT = struct.Struct("=i16si")
 """Report about a start: error number, step and process id, as written by ``_native/confined.c``."""
-_FORKED = struct.Struct("=iIQ??")
+_FORKED = struct.Struct("=iIQ???")
 """Request to the template: numbers of files and rulesets, mark, and whether the last descriptors are a socket of the
-supervisor, and the start request."""
+supervisor, a pids cgroup, and the start request."""
 
 
 class BadRequestError(Exception):
@@ -105,6 +106,7 @@ class Front(NamedTuple):
     plan: LandlockPlan | None
     fork: bool
     nice: int
+    processes: int | None
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -171,10 +173,12 @@ def parsed_answer(packet: bytes) -> dict[str, Any]:
     return {"ok": True, "pid": _STARTED.unpack_from(packet)[1], "missing": paths}
 
 
-def packed_fork(body: bytes, files: int, rulesets: int, mark: int, *, supervised: bool) -> tuple[bytes, bytes]:
+def packed_fork(
+    body: bytes, files: int, rulesets: int, mark: int, *, supervised: bool, limited: bool
+) -> tuple[bytes, bytes]:
     """Encode a request to the template; return it with the body that a descriptor has to carry, if it is large."""
     in_file = len(body) > LARGEST_INLINE - _FORKED.size
-    head = _FORKED.pack(files, rulesets, mark, supervised, in_file)
+    head = _FORKED.pack(files, rulesets, mark, supervised, limited, in_file)
     return (head, body) if in_file else (head + body, b"")
 
 
@@ -187,17 +191,19 @@ class ForkRequest(NamedTuple):
     rulesets: list[int]
     mark: int
     supervisor: int
+    pids: int
 
 
 def parsed_fork(packet: bytes, descriptors: Sequence[int]) -> ForkRequest:
     """Decode a request of the server, which is trusted."""
-    files, rulesets, mark, supervised, in_file = _FORKED.unpack_from(packet)
+    files, rulesets, mark, supervised, limited, in_file = _FORKED.unpack_from(packet)
     body, passed = packet[_FORKED.size :], list(descriptors)
     if in_file:
         body = unsealed(passed.pop())
+    pids = passed.pop() if limited else NOTHING
     supervisor = passed.pop() if supervised else NOTHING
     report, passed = passed[0], passed[1:]
-    return ForkRequest(body, report, passed[:files], passed[files : files + rulesets], mark, supervisor)
+    return ForkRequest(body, report, passed[:files], passed[files : files + rulesets], mark, supervisor, pids)
 
 
 def _microseconds(seconds: float | None) -> int:
@@ -295,7 +301,18 @@ def read_front(body: bytes) -> Front:
     front = _FRONT.unpack_from(body)
     wall = front[_WALL]
     plan = _plan_in(body, front) if front[_HAS_PLAN] == 1 else None
-    return Front(wall / _MICROSECONDS if wall else None, plan, front[_FORK] == 1, front[_NICE])
+    processes = _processes_in(body, front) if front[_LIMITS] else None
+    return Front(wall / _MICROSECONDS if wall else None, plan, front[_FORK] == 1, front[_NICE], processes)
+
+
+def _processes_in(body: bytes, front: tuple[int, ...]) -> int | None:
+    first = _FRONT.size + (front[_PATHS] + 2 * front[_PORTS]) * _WIDTH
+    last = first + 2 * front[_LIMITS] * _WIDTH
+    if not _FRONT.size <= first <= last <= len(body):
+        raise BadRequestError("the counts do not match the content")
+    numbers = array("q", body[first:last])
+    limits = zip(numbers[::2], numbers[1::2], strict=True)
+    return min((most for number, most in limits if number == RLIMIT_NPROC), default=None)
 
 
 def plan_of(value: object) -> LandlockPlan:

@@ -1,7 +1,8 @@
-"""Spawn server: ``python -I -S -B server.py <template> <link> <bond> <application's pid> <family> [<ruleset> ...]``.
+"""Spawn server: ``python -I -S -B server.py <template> <pids> <link> <bond> <application> <family> [<ruleset> ...]``.
 
-It starts before the application has secrets, threads or restrictions, and knows only the application's process id. It
-accepts requests only from that process, as verified by the kernel. It never waits for a child. Standard library only.
+It starts before the application has secrets, threads or restrictions, and knows only the application's process id, and
+its folder for pids cgroups. It accepts requests only from that process, as verified by the kernel. It never waits for a
+child. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 _HERE = Path(__file__).resolve().parent
 
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.kernel.landlock import raw_ruleset
 
-    from . import children, protocol, standby, template
+    from . import children, pids_cgroups, protocol, standby, template
 else:
     protocol = _load("protocol", _HERE / "protocol.py")
     children = _load("children", _HERE / "children.py")
+    pids_cgroups = _load("pids_cgroups", _HERE / "pids_cgroups.py")
     raw_ruleset = _load("raw_ruleset", _HERE.parent / "landlock" / "raw_ruleset.py")
     standby = _load("standby", _HERE / "standby.py")
     template = _load("template", _HERE / "template.py")
@@ -77,11 +79,26 @@ class FailedStepError(Exception):
         self.errno = error.errno or errno.EIO
 
 
+class OpenedConfinement(NamedTuple):
+    """Descriptors that confine a child, and what else its start needs."""
+
+    rulesets: list[int]
+    supervisor: list[int]
+    """Socket to its supervisor, or nothing."""
+    missing: list[str]
+    """Missing paths of the plan."""
+    group: str
+    """Pids cgroup; empty for none."""
+    entry: list[int]
+    """Descriptor for joining it, or nothing."""
+
+
 class Starts:
     """State shared by all starts."""
 
-    def __init__(self, native: Any, baseline: list[int]) -> None:
+    def __init__(self, native: Any, baseline: list[int], groups: pids_cgroups.PidsCgroups) -> None:
         self._native = native
+        self._groups = groups
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._ignored = _ignored_signals()
         self.baseline = baseline
@@ -96,21 +113,31 @@ class Starts:
         return missing
 
     @contextmanager
-    def opened(self, plan: protocol.LandlockPlan | None) -> Iterator[tuple[list[int], list[int], list[str]]]:
-        """Keep open what confines a child, until its start is requested.
-
-        Yield its rulesets, a socket to its supervisor or nothing, and the missing paths of the plan.
-        """
-        if plan is None:
-            yield self.baseline, [], []
-            return
-        ruleset, missing = self._ruleset(plan)
-        own = [ruleset]
+    def opened(self, front: protocol.Front) -> Iterator[OpenedConfinement]:
+        """Keep open what confines a child, until its start is requested; after a failure, remove its cgroup."""
+        group, entry = self._group(front.processes)
+        own = [*entry]
         try:
-            own += self._supervisor(plan)
-            yield [*self.baseline, ruleset], own[1:], missing
+            if front.plan is None:
+                yield OpenedConfinement(self.baseline, [], [], group, entry)
+                return
+            ruleset, missing = self._ruleset(front.plan)
+            own.append(ruleset)
+            supervisor = self._supervisor(front.plan)
+            own += supervisor
+            yield OpenedConfinement([*self.baseline, ruleset], supervisor, missing, group, entry)
+        except BaseException:
+            self._groups.remove(group)
+            raise
         finally:
             _close_all(own)
+
+    def _group(self, processes: int | None) -> tuple[str, list[int]]:
+        try:
+            group, entry = self._groups.make(processes)
+        except OSError as error:
+            raise FailedStepError("pids", error) from error
+        return group, [entry] if group else []
 
     def _supervisor(self, plan: protocol.LandlockPlan) -> list[int]:
         if not plan.metadata:
@@ -124,23 +151,24 @@ class Starts:
             raise FailedStepError("supervisor", error) from error
 
     def start(
-        self, body: bytes, files: list[int], plan: protocol.LandlockPlan | None, mark: int
-    ) -> tuple[int, int, int, list[str]]:
-        """Execute a request; return the pid, the pidfd, the report, and the missing paths of the plan.
+        self, body: bytes, files: list[int], front: protocol.Front, mark: int
+    ) -> tuple[int, int, int, OpenedConfinement]:
+        """Execute a request; return the pid, the pidfd, the report, and the confinement, whose descriptors are closed.
 
         The report is -1 for a running program. A program that must wait for the helper has a descriptor, which closes
         when the program runs, or contains data for ``_failure_of``.
         """
-        with self.opened(plan) as (rulesets, supervisor, missing):
+        with self.opened(front) as found:
+            own = [(*each, protocol.NOTHING)[0] for each in (found.supervisor, found.entry)]
             try:
                 pid, pidfd, *report = self._native.spawn(
-                    body, files, rulesets, self._null, (children.MARKING, mark), self._ignored, *supervisor
+                    body, files, found.rulesets, self._null, (children.MARKING, mark), self._ignored, *own
                 )
             except ValueError as error:
                 raise protocol.BadRequestError(str(error)) from error
             except OSError as error:
                 raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
-        return pid, pidfd, report[0] if report else -1, missing
+        return pid, pidfd, report[0] if report else -1, found
 
     def _ruleset(self, plan: protocol.LandlockPlan) -> tuple[int, list[str]]:
         try:
@@ -182,11 +210,12 @@ class ServerLoop:
         self._native = native
         self._inheritance = inheritance
         self._watched = watched
-        self._children = children.StartedPrograms(native, inheritance.family)
+        self._groups = pids_cgroups.PidsCgroups(inheritance.pids, inheritance.application, inheritance.family)
+        self._children = children.StartedPrograms(native, inheritance.family, self._groups)
         self._by_descriptor: dict[int, children.StartedProgram] = {}
         self._awaited: dict[int, tuple[children.StartedProgram, bytes]] = {}
         """Children that wait for the helper before their program starts, by report descriptor, with their answer."""
-        self._starts = Starts(native, list(inheritance.rulesets))
+        self._starts = Starts(native, list(inheritance.rulesets), self._groups)
         self._started = self._refused = 0
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max(1, (limit - min(_SPARE_DESCRIPTORS, limit // 2)) // _PER_CHILD)
@@ -195,6 +224,7 @@ class ServerLoop:
         for descriptor in (inheritance.link, watched):
             self._events.register(descriptor, select.EPOLLIN)
         self._children.end_predecessors()
+        self._groups.begin()
         self._standby = self._new_standby()
         mark = (children.MARKING, self._children.template_mark)
         self._template = template.TemplateHandle(inheritance.command, self._events, mark)
@@ -264,8 +294,11 @@ class ServerLoop:
             self._sweep_at = None
             if again := self._children.sweep():
                 self._children.end_strays()
+            self._groups.sweep()
             if again or self._children.known:
                 self._sweep_within(_SWEEP_SOON if again else _SWEEP_LATER)
+        if self._groups.ending:
+            self._sweep_within(_SWEEP_SOON)
 
     def _patience(self) -> float | None:
         moments = (self._children.next_deadline(), self._template.next_deadline(), self._sweep_at)
@@ -381,6 +414,7 @@ class ServerLoop:
             "most": self._most,
             "template": self._template.pid,
             "baseline": bool(self._starts.baseline),
+            "pids_cgroups": self._groups.usable,
         }
 
     # --- children -----------------------------------------------------------------------------------------------------
@@ -390,11 +424,11 @@ class ServerLoop:
     ) -> tuple[children.StartedProgram, bytes]:
         self._check_room()
         mark = self._children.new_mark()
-        pid, pidfd, report, missing = self._starts.start(body, files, front.plan, mark)
+        pid, pidfd, report, found = self._starts.start(body, files, front, mark)
         child = children.StartedProgram(pid, pidfd, lifeline, front.wall_seconds, mark)
-        child.nice, child.report = front.nice, report
+        child.nice, child.report, child.group = front.nice, report, found.group
         self._take_child(child)
-        return child, protocol.packed_start(pid, missing)
+        return child, protocol.packed_start(pid, found.missing)
 
     def _check_room(self) -> None:
         if len(self._children.known) + len(self._template.pending) >= self._most:
@@ -423,13 +457,17 @@ class ServerLoop:
         report, theirs = os.pipe2(os.O_CLOEXEC)
         temporary = [theirs]
         try:
-            with self._starts.opened(front.plan) as (rulesets, supervisor, missing):
-                packet, large = protocol.packed_fork(body, len(files), len(rulesets), mark, supervised=bool(supervisor))
+            with self._starts.opened(front) as found:
+                kinds = {"supervised": bool(found.supervisor), "limited": bool(found.entry)}
+                packet, large = protocol.packed_fork(body, len(files), len(found.rulesets), mark, **kinds)
                 sealed = [protocol.sealed(large)] if large else []
                 temporary += sealed
                 until = time.monotonic() + template.ANSWER_SECONDS
-                fork = template.PendingFork(report, lifeline, front.wall_seconds, front.nice, missing, mark, until)
-                self._template.send(packet, [theirs, *files, *rulesets, *supervisor, *sealed], fork)
+                fork = template.PendingFork(
+                    report, lifeline, front.wall_seconds, front.nice, found.missing, mark, until, found.group
+                )
+                passed = [theirs, *files, *found.rulesets, *found.supervisor, *found.entry, *sealed]
+                self._template.send(packet, passed, fork)
         except BaseException as error:
             os.close(report)
             if isinstance(error, OSError):
@@ -454,10 +492,11 @@ class ServerLoop:
         _, _, pid = protocol.REPORT.unpack(told)
         try:
             child = children.StartedProgram(pid, os.pidfd_open(pid), fork.lifeline, fork.wall_seconds, fork.mark)
-            child.nice = fork.nice
+            child.nice, child.group = fork.nice, fork.group
             self._take_child(child)
         except OSError:  # no free descriptor: the next sweep kills the worker, whose mark is unknown
             os.close(fork.lifeline)
+            self._groups.remove(fork.group)
             self._sweep_within(_SWEEP_SOON)
             return
         self._tell_start(child, protocol.packed_start(pid, fork.missing))
@@ -466,11 +505,13 @@ class ServerLoop:
         self._tell_failure(fork.lifeline, failure)
         os.close(fork.lifeline)
         os.close(fork.report)
+        self._groups.remove(fork.group)
 
     def _abandon(self, child: children.StartedProgram) -> None:
         """Kill a child that cannot be watched; the next sweep reaps it as an orphan."""
         child.signal(signal.SIGKILL)
         self._children.drop(child)
+        self._groups.remove(child.group)
         for descriptor in (child.pidfd, child.lifeline):
             with suppress(OSError):
                 self._unwatch(descriptor)
@@ -529,8 +570,8 @@ class ServerLoop:
 
 def main() -> None:
     """Take the link, become the subreaper, protect this process from others, and serve."""
-    command = json.loads(sys.argv[1])
-    link, bond, application, family, *rulesets = map(int, sys.argv[2:])
+    command, pids = json.loads(sys.argv[1]), sys.argv[2]
+    link, bond, application, family, *rulesets = map(int, sys.argv[3:])
     for number in (link, bond, *rulesets):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional-only
     # These are for the application, which needs this process to stop its children at shutdown.
@@ -549,7 +590,7 @@ def main() -> None:
     # its process id may have been reused.
     if _is_cut(link):
         return
-    inheritance = standby.Inheritance(tuple(command), link, bond, application, family, tuple(rulesets))
+    inheritance = standby.Inheritance(tuple(command), link, bond, application, family, pids, tuple(rulesets))
     server = ServerLoop(native, inheritance, watched)
     gc.freeze()
     server.serve()

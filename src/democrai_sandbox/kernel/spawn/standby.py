@@ -35,6 +35,8 @@ class Inheritance(NamedTuple):
     application: int
     family: int
     """Upper bits of the marks of all children of the application."""
+    pids: str
+    """Folder for pids cgroups; empty for none."""
     rulesets: tuple[int, ...] = ()
 
 
@@ -91,7 +93,7 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
         os.close(number)
     numbers = (inheritance.link, own_bond, inheritance.application, inheritance.family, *inheritance.rulesets)
     template = json.dumps(inheritance.command)
-    os.execv(command[0], [*command, template, *map(str, numbers)])  # noqa: S606 - the server's program
+    os.execv(command[0], [*command, template, inheritance.pids, *map(str, numbers)])  # noqa: S606 - the server's program
 
 
 def _keep_only(wanted: set[int]) -> None:

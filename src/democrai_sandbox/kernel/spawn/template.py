@@ -38,6 +38,8 @@ class PendingFork(NamedTuple):
     missing: list[str]
     mark: int
     deadline: float
+    group: str
+    """Its pids cgroup; empty for none."""
 
 
 class TemplateHandle:

@@ -103,6 +103,7 @@ def _next_request(server: int, link: int, waiting: int, null: int) -> list[str]:
             (MARKING, request.mark),
             request.report,
             request.supervisor,
+            request.pids,
         )
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None) or errno.EINVAL
