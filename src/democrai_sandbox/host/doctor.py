@@ -25,12 +25,13 @@ from democrai_sandbox import __version__
 from democrai_sandbox.access.keyring import KeyRing
 from democrai_sandbox.access.store.database_location import parse_url, shown_url
 from democrai_sandbox.access.store.schema import HEAD, peek_schema
-from democrai_sandbox.errors import ConfigInvalid, KernelLayerError, StateUnusable, StoreUnavailable
+from democrai_sandbox.errors import ConfigInvalid, KernelLayerError, SpawnFailed, StateUnusable, StoreUnavailable
 from democrai_sandbox.host.config.display import without_password
 from democrai_sandbox.kernel.application import Kernel, unenforced_here
 from democrai_sandbox.kernel.capability_probe import NOT_TESTED_FIX, probe_in_child_process
 from democrai_sandbox.kernel.helper.protocol import LONGEST_SOCKET_PATH
 from democrai_sandbox.kernel.settings import socket_path
+from democrai_sandbox.kernel.spawn import SpawnServer
 from democrai_sandbox.manifests import FindingCode, Severity, lint
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.confinement.confiner import unenforced_limits
@@ -107,7 +108,7 @@ _LONGEST_PID = 4194304
 
 def place_lines(settings: HostSettings) -> Iterator[ReportLine]:
     """Check the folders, the key file and the path of the helper's socket."""
-    yield _user_line()
+    yield _user_line(settings)
     yield _folder_line("state_dir", "State folder", settings.state_dir)
     yield _folder_line("data_dir", "Data folder", settings.data_dir)
     yield _key_file_line(settings.key_file)
@@ -115,7 +116,19 @@ def place_lines(settings: HostSettings) -> Iterator[ReportLine]:
         yield _helper_socket_line(settings)
 
 
-def _user_line() -> ReportLine:
+def _limits_root(settings: HostSettings) -> bool:
+    """Return whether the spawn server limits the processes of root: start one, which measures it."""
+    if os.geteuid() != 0 or not settings.os.wants_spawn_server:
+        return False
+    try:
+        server = SpawnServer.start()
+    except SpawnFailed:
+        return False
+    server.stop()
+    return server.limits_processes
+
+
+def _user_line(settings: HostSettings) -> ReportLine:
     """Return the user of this check: other users may have other rights."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
@@ -123,7 +136,7 @@ def _user_line() -> ReportLine:
         name = f"#{os.geteuid()}"
     means = "directly" if os.geteuid() == 0 else "only through sudo, pkexec or systemd"
     summary = f"{name}: can use packet filters and cgroups {means}"
-    if missing := unenforced_limits():
+    if missing := unenforced_limits(processes=_limits_root(settings)):
         summary += f"; limits of extensions that the kernel does not enforce: {', '.join(missing)}"
     details = {"uid": os.geteuid(), "unenforced_limits": missing}
     return ReportLine("user", "User", ReportArea.HOST, summary=summary, details=details)

@@ -200,7 +200,7 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
         "modes": counts,
         "unconfined": held.unconfined,
         "unenforced": held.unenforced,
-        "unenforced_limits": unenforced_limits(),
+        "unenforced_limits": unenforced_limits(processes=held.limits_processes),
         "closed": held.closed,
     }
     line = ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)

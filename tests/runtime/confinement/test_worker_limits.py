@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -10,7 +11,7 @@ import sqlalchemy
 
 from democrai_sandbox.runtime.confinement.confiner import shares_by_session
 from tests.guard.harness import PACKAGE, Case
-from tests.kernel.appcase import interpreter_for_all, needs_other_user, short_folder
+from tests.kernel.appcase import interpreter_for_all, needs_other_user, needs_root, short_folder
 
 LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 WORKER = {"isolation": {"default": "process"}}
@@ -61,6 +62,28 @@ def burn(number, seconds):
         thread.join()
     return time.process_time() - before
 """
+ROOT_LIMIT = 40
+ROOT_MODULE = (
+    MODULE
+    + """
+@sdk.action("forks")
+def forks(most):
+    started, reason = [], 0
+    while len(started) < most:
+        pid = libc.fork()
+        if pid == 0:
+            libc.sleep(60)
+            libc._exit(0)
+        if pid < 0:
+            reason = ctypes.get_errno()
+            break
+        started.append(pid)
+    for pid in started:
+        libc.kill(pid, 9)
+        libc.waitpid(pid, None, 0)
+    return [len(started), reason]
+"""
+)
 NATIVE = {"allowed_imports": ["ctypes"]}
 
 
@@ -168,6 +191,63 @@ def test_a_fork_bomb_reaches_its_limit_and_nothing_else(monkeypatch, apart):
     assert told["others"] == [True]
     assert told["longest"] < 3
     assert (told["left"], told["alive"], told["counted"]) == (0, [True] * 3, 1)
+
+
+def rooted(world):
+    """Reach the limit in one worker of root; nothing is forked before its cgroup was read."""
+    lab = world.load(LAB)["Lab"](world, template=world.args[0], **world.args[1])
+    lab.house.extension("bad", ROOT_MODULE, limits={"processes": ROOT_LIMIT}, **NATIVE)
+    lab.house.extension("good", MODULE, **NATIVE)
+
+    def most_of(pid):
+        with open(f"/proc/{pid}/cgroup") as file:
+            name = [line.strip().rpartition("/")[2] for line in file if "democrai_pids_" in line][0]
+        with open(f"/sys/fs/cgroup/pids/{name}/pids.max") as file:
+            return int(file.read())
+
+    async def story():
+        confinement = lab.house.runtime.confinement
+        answers = {"works": confinement.limits_processes}
+        pids = [await lab.action(name, "pid") for name in ("bad", "good")]
+        answers["unenforced"] = confinement.unenforced
+        if not answers["works"]:
+            return answers
+        answers["most"] = [most_of(pid) for pid in pids]
+        if answers["most"][0] == ROOT_LIMIT:
+            try:
+                await lab.house.runtime.modules.action("bad", "threads", {}, lab.caller())
+            except Exception as error:
+                answers["threads"] = [error.code, error.limit]
+            answers["forks"] = await lab.action("bad", "forks", most=2 * ROOT_LIMIT)
+        answers["alive"] = [await lab.action("good", "threads") is None, await lab.action("bad", "pid") == pids[0]]
+        answers["counted"] = lab.house.runtime.limits_reached["module:bad", "processes"]
+        return answers
+
+    return lab.serve(story, **WORKER)
+
+
+@needs_root
+@pytest.mark.parametrize("template", [True, False])
+def test_a_worker_of_root_has_a_limit_of_its_own(case, template):
+    """The same error as for other users; another worker has the default limit, and reaches nothing."""
+    told = case.run(rooted, template, {})
+    if not told["works"]:
+        pytest.skip("needs a writable tree of the pids controller")
+    assert told["most"] == [ROOT_LIMIT, 4096]
+    assert told["unenforced"] == {"module:bad": [], "module:good": []}
+    assert told["threads"] == ["extension_limit_reached", "processes"]
+    assert 0 < told["forks"][0] < ROOT_LIMIT
+    assert told["forks"][1] == errno.EAGAIN
+    assert (told["alive"], told["counted"]) == ([True, True], 1)
+
+
+@needs_root
+def test_without_landlock_root_has_no_default_limit_and_another_is_said(case):
+    """The worker could leave its cgroup."""
+    told = case.run(rooted, False, {"abi": 0})
+    assert not told["works"]
+    assert any("root" in text for text in told["unenforced"]["module:bad"])
+    assert not any("root" in text for text in told["unenforced"]["module:good"])
 
 
 def burns(world):

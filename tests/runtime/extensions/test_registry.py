@@ -220,10 +220,10 @@ def test_an_invalid_default_isolation_is_refused(modules, isolation):
 
 @rows(
     ("user", "own", "most"),
-    [(0, 100, None), (1000, -1, 4096), (1000, 100_000, 4096), (1000, 1000, 500), (1000, 1, 1)],
+    [(0, 100, 4096), (1000, -1, 4096), (1000, 100_000, 4096), (1000, 1000, 500), (1000, 1, 1)],
 )
 def test_the_default_limit_of_processes_leaves_room_for_the_host(monkeypatch, user, own, most):
-    """At most half of the user's own limit; root has none, because the kernel does not enforce it."""
+    """At most half of the user's own limit; a limit of root counts for each worker alone."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (own, own))
     assert default_worker_limits().processes == most

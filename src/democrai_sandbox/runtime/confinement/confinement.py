@@ -10,6 +10,7 @@ import fcntl
 import os
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import AccessRule, Operation, ResourceType, Subject, rules_from_json
 from democrai_sandbox.policy.hosts import is_address
 from democrai_sandbox.runtime.children.service import PopenChild, unconfined_because
+from democrai_sandbox.runtime.extensions.settings import default_processes
 from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
 from .allowlist_sources import AllowlistSources, Approvals
@@ -61,8 +63,6 @@ class Confinement:
         """Take ``owned``, which returns the folders that the runtime gave to a subject."""
         _check_stage(kernel)
         self._settings = settings
-        self._default = Limits(processes=settings.worker_limits.processes)
-        """Default limit of programs and installations."""
         self._registry = registry
         self.approvals = Approvals(access.node)
         """Approvals in force, as rules."""
@@ -72,6 +72,12 @@ class Confinement:
         if kernel is not None and kernel.spawn is not None:
             spawn, abi = kernel.spawn, kernel.abi
             self._confiner = Confiner(spawn, abi, kernel.flow, self._egress, unfiltered=kernel.unfiltered)
+        self._worker_limits = settings.worker_limits
+        is_vain = self._confiner is not None and not self.limits_processes
+        if is_vain and self._worker_limits.processes == default_processes():
+            self._worker_limits = replace(self._worker_limits, processes=None)
+        self._default = Limits(processes=self._worker_limits.processes)
+        """Default limit of programs and installations."""
         self._observer: EndpointObserver | None = None
         self._has_landlock = kernel is not None and kernel.abi > 0
         self._following: AllowlistSources | None = None
@@ -132,6 +138,11 @@ class Confinement:
 
     # ---- limits ------------------------------------------------------------------------------------------------------
 
+    @property
+    def limits_processes(self) -> bool:
+        """Whether the kernel enforces the limit of processes for workers and children."""
+        return self._confiner is not None and self._confiner.limits_processes
+
     def limits_of(self, view: RawView | None) -> Limits:
         """Return the limits of a child: the host's, those of all subjects in the call chain, and the default one."""
         limits = self._settings.limits
@@ -159,7 +170,7 @@ class Confinement:
     ) -> WorkerHandle:
         """Return the worker of a subject; ``starter`` starts its process if the kernel does not confine it."""
         given = self._settings.limits.stricter(declared_limits(extension.manifest))
-        limits = given.otherwise(self._settings.worker_limits)
+        limits = given.otherwise(self._worker_limits)
         spec = spec._replace(longest_call=limits.wall_seconds, is_observed=self._observer is not None)
         confiner = self._confiner
         if confiner is None:

@@ -79,9 +79,13 @@ def shares_by_session() -> bool:
         return False
 
 
-def unenforced_limits() -> tuple[str, ...]:
-    """Return the limits that this machine does not enforce for this user, by name."""
-    return (*(("processes",) if geteuid() == 0 else ()), *(() if shares_by_session() else ("cpu_weight",)))
+def unenforced_limits(*, processes: bool) -> tuple[str, ...]:
+    """Return the limits that this machine does not enforce for this user, by name.
+
+    ``processes``: the spawn server limits the processes of root.
+    """
+    lacking = geteuid() == 0 and not processes
+    return (*(("processes",) if lacking else ()), *(() if shares_by_session() else ("cpu_weight",)))
 
 
 def _bytes(megabytes: int | None) -> int | None:
@@ -130,6 +134,11 @@ class Confiner:
         self._shared = shares_by_session()
         self._lock = threading.Lock()
         self._noted: OrderedDict[str, PreparedConfinement] = OrderedDict()
+
+    @property
+    def limits_processes(self) -> bool:
+        """Whether the kernel enforces the limit of processes for this user."""
+        return not self._root or (self._abi > 0 and self._spawner.limits_processes)
 
     @property
     def unenforced(self) -> dict[str, tuple[str, ...]]:
@@ -265,6 +274,7 @@ class Confiner:
             self._abi,
             packet_filter=packet_filter,
             root=self._root,
+            pids=self._spawner.limits_processes,
             exact=True,
             unfiltered=self.unfiltered,
             shared=self._shared,

@@ -69,13 +69,13 @@ def default_worker_limits() -> Limits:
     )
 
 
-def default_processes() -> int | None:
+def default_processes() -> int:
     """Return the limit of processes: at most half of this user's own, so that the host can always start some.
 
-    None for root, because the kernel does not enforce the limit.
+    For root, each worker and program has a limit of its own, where the kernel enforces it.
     """
     if os.geteuid() == 0:
-        return None
+        return _MOST_PROCESSES
     own, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     return _MOST_PROCESSES if own == resource.RLIM_INFINITY else max(1, min(_MOST_PROCESSES, own // 2))
 
