@@ -158,8 +158,8 @@ def mounts() -> Iterator[tuple[str, str]]:
 def dead_cgroups(run: Run) -> list[str]:
     """Return the cgroups of applications that have ended."""
     found = []
-    for tree in {place for kind, place in mounts() if kind == "cgroup2"}:
-        for path, pid in left_in(tree, r"democrai_(os_sandbox|test|test_home)_(?P<pid>\d+)(_\d+)?", run):
+    for tree in {place for kind, place in mounts() if kind in {"cgroup", "cgroup2"}}:
+        for path, pid in left_in(tree, r"democrai_(os_sandbox|pids|test|test_home)_(?P<pid>\d+)(_\w+)?", run):
             start = None
             with contextlib.suppress(OSError, ValueError):
                 start = int(os.getxattr(path, "trusted.democrai").split()[1])

@@ -68,7 +68,7 @@ def groups():
     """Return the control groups and named networks that are named as ours."""
     found = set()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if " - cgroup2 " in line:
+        if " - cgroup" in line:
             found |= set(Path(line.split()[4]).glob("democrai_*"))
     return found | set(Path("/run/netns").glob("*"))
 

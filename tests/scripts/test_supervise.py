@@ -155,6 +155,8 @@ def test_control_groups_of_ended_applications(supervised, tmp_path):
             mkdir {theirs} $ours $ours/set_1
             echo $! >$ours/cgroup.procs
             sleep 600 & echo $! >$ours/set_1/cgroup.procs
+            limits=/sys/fs/cgroup/pids
+            ! test -w $limits/tasks || mkdir $limits/democrai_pids_$$_1f_20_1
             touch '{mark}'
             wait
         """
