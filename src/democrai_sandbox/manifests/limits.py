@@ -44,7 +44,7 @@ class Limits:
     file_size_mb: int | None = _limit(16 * 1024 * 1024, "Megabytes of each file that it writes.")
     open_files: int | None = _limit(1_048_576, "Maximum number of open files and sockets.")
     processes: int | None = _limit(4_194_304, "Maximum number of processes and threads of the operating-system user.")
-    """The kernel does not enforce it for root."""
+    """For root, of each worker or program, where the kernel layer has pids cgroups; elsewhere not enforced."""
     temp_mb: int | None = _limit(16 * 1024 * 1024, "Megabytes of all files in the temp folder of a worker.")
     wall_seconds: int | None = _limit(
         31_536_000, "Seconds of real time: of a program or an installation, of each call to a worker."
