@@ -293,24 +293,28 @@ def test_a_module_runs_under_the_kernel_as_well(world):
 
 @held
 def test_what_the_kernel_keeps_shut_is_said(world):
-    """Landlock allows existing paths only: the message names the folder to declare for a new file."""
+    """Landlock allows existing paths only: the host creates the new file, and the message names the folder to declare."""
     folder, target = world / "demo", world / "made" / "out.txt"
     for place in (folder, target.parent):
         place.mkdir()
     (folder / "module.py").write_text(
         "from democrai_sandbox import sdk\n"
         f"@sdk.action('go')\ndef go():\n    return open({str(target)!r}, 'w').write('x')\n"
+        f"@sdk.action('make')\ndef make():\n    import os\n    os.mkdir({str(target)!r})\n"
     )
-    words = ("run", "module", "--config", configured(world), folder, "--action", "go")
 
-    def declaring(place):
+    def declaring(place, action="go"):
+        words = ("run", "module", "--config", configured(world), folder, "--action", action)
         access = [{**entry("create", place), "operation": ["create", "modify"]}]
         (folder / "manifest.json").write_text(json.dumps({"name": "demo", "access": access}))
         return piped(words, {"TMPDIR": str(world / "temp")})
 
-    alone = declaring(target)
+    alone = declaring(target, "make")
     assert alone.status == 1
     assert str(target) in alone.err
+    opened = declaring(target)
+    assert (opened.status, opened.out) == (0, "1\n"), opened.err
+    target.unlink()
     whole = declaring(target.parent)
     assert (whole.status, whole.out) == (0, "1\n")
     assert str(target) not in whole.err

@@ -191,7 +191,8 @@ def rules_of(manifest: Manifest) -> tuple[AccessRule, ...]:
     return () if section is None else section.access
 
 
-_MISSING = "the kernel can allow only existing paths: create it first, or declare its parent folder"
+_MISSING = "the kernel can allow only existing paths{}: create it first, or declare its parent folder"
+_NATIVE = ", so programs and native code cannot use it"
 _CLOSED = (
     "no file can be created directly in this folder, because it contains the Python environment of this command. "
     "Declare a folder beside the environment, or move the environment"
@@ -248,7 +249,7 @@ def run_module(options: argparse.Namespace, output: CommandOutput) -> int:
         write = (str(module.data_dir), *temp)
         label, rules = str(module.manifest.subject), rules_of(module.manifest)
         whose = ProcessRights(label, rules, (folder, packages), write, protected=shut, own_temp=bool(temp))
-        held = _prepare_kernel_layer(whose, output, stack, kernel=options.kernel)
+        held = _prepare_kernel_layer(whose, output, stack, kernel=options.kernel, blocked=_NATIVE)
         module.start_by(*((None, None) if held is None else (held.starter, held.launcher)))
         try:
             with module:
@@ -306,7 +307,7 @@ def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
 
 
 def _prepare_kernel_layer(
-    whose: ProcessRights, output: CommandOutput, stack: ExitStack, *, kernel: bool | None
+    whose: ProcessRights, output: CommandOutput, stack: ExitStack, *, kernel: bool | None, blocked: str = ""
 ) -> ConfinedRun | None:
     """Prepare the kernel layer if requested or available, and report the layers in force."""
     if kernel is False:
@@ -321,18 +322,19 @@ def _prepare_kernel_layer(
             raise
         output.say(f"enforced by: the guard only; {visible(error.what)}", Mood.WARNING)
         return None
-    _say_layers(output, held)
+    _say_layers(output, held, blocked=blocked)
     return held
 
 
-def _say_layers(output: CommandOutput, held: ConfinedRun) -> None:
+def _say_layers(output: CommandOutput, held: ConfinedRun, *, blocked: str = "") -> None:
+    """Report the layers in force; ``blocked`` says who cannot use missing paths, if others can."""
     output.say(f"enforced by: {', '.join(_layers(held)['held'])}", Mood.FAINT)
     for text in held.unenforced:
         output.say(f"not enforced by the kernel: {visible(text)}", Mood.FAINT)
     for path in held.closed:
         output.say(f"blocked by the kernel: {visible(path)}: {_CLOSED}", Mood.WARNING)
     for path in held.missing:
-        output.say(f"blocked by the kernel: {visible(path)} does not exist; {_MISSING}", Mood.WARNING)
+        output.say(f"blocked by the kernel: {visible(path)} does not exist; {_MISSING.format(blocked)}", Mood.WARNING)
 
 
 def _layers(held: ConfinedRun | None) -> dict[str, list[str]]:

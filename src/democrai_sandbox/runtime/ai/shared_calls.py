@@ -139,7 +139,7 @@ class SharedCalls:
     def _shared(self, asset: Asset, spec: WorkerSpec, view: RawView) -> SharedCall:
         """Return the rights that a caller lends to an asset without an ``access`` list, as far as the worker has them.
 
-        Another process cannot have the rights of the caller: the kernel confines it to those of its own module.
+        Another process cannot have the rights of the caller: the kernel confines it to the rights of its module.
         """
         if asset.declaration.access is not None:
             return SharedCall(asset.label, "[]")
@@ -168,7 +168,7 @@ def _common(asking: tuple[policy.AccessRule, ...], owner: tuple[policy.AccessRul
 
 
 async def _called(worker: WorkerHandle, asset: Asset, call: KnownCaller, given: dict[str, Any]) -> Any:
-    """Call an asset in its worker. A shared one has no timeout of its own: it ends with its caller."""
+    """Call an asset in its worker. A shared one has no timeout: it ends with its caller."""
     caller, above, shared = call
     seconds = None if shared is None else inf
     return await worker.call(
