@@ -14,9 +14,7 @@ from democrai_sandbox import _moved
 
 pytestmark = pytest.mark.once
 
-NAMES = tuple(
-    tuple(line.split()) for line in (Path(__file__).parent / "golden" / "public_names.txt").read_text().splitlines()
-)
+NAMES = tuple(tuple(line.split()) for line in Path(__file__).with_name("public_names.txt").read_text().splitlines())
 OLD_NAMES = (("access", "Limits", "PendingLimits"), ("access.values", "Page", "PageRequest"))
 
 
