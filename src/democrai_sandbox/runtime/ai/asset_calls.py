@@ -31,6 +31,7 @@ from .schema import Build, argument_check, signature_shape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
 
     from .assets import Asset
 
@@ -253,31 +254,79 @@ def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]
     prompt = caller(plan.prompt)
 
     async def run(given: dict[str, Any]) -> Outcome:
-        outcome = await prompt(given)
-        if outcome[0] != VALUE:
-            return outcome
-        messages = opening(plan, outcome[1], given)
-        return (VALUE, await _Conversation(plan, await plan.tools(), messages).run())
-
-    return _within(plan.limits.seconds, f"agent {plan.name}", run)
-
-
-def _within(
-    seconds: float | None, who: str, body: Callable[[dict[str, Any]], Awaitable[Outcome]]
-) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
-    """Return a body that raises ``RunStopped`` when it takes longer than ``seconds``."""
-
-    async def run(given: dict[str, Any]) -> Outcome:
-        timeout = asyncio.timeout(seconds)
+        timeout = _RunTimeout(plan.limits)
         try:
             async with timeout:
-                return await body(given)
+                outcome = await prompt(given)
+                if outcome[0] != VALUE:
+                    return outcome
+                messages = opening(plan, outcome[1], given)
+                return (VALUE, await _Conversation(plan, timeout, await plan.tools(), messages).run())
         except TimeoutError:
-            if not timeout.expired():
+            if not timeout.expired:
                 raise
-            raise RunStopped(f"{who} did not finish within {seconds:g} s") from None
+            raise RunStopped(f"agent {plan.name} did not finish within {plan.limits.seconds:g} s") from None
 
     return run
+
+
+class _RunTimeout:
+    """Timeout of a run, and of each of its parts, which are surrounded by ``begin`` and ``end``.
+
+    ``asyncio.timeout`` would set a timer for each part. All parts have the same timeout, so a timer that was set before
+    a part began fires before its deadline, and is then set to that deadline.
+    """
+
+    expired = False
+    """Whether the run took too long."""
+    _part_end: float | None = None
+    _part_expired = False
+
+    def __init__(self, limits: AgentLimits) -> None:
+        self._seconds, self._part_seconds = limits.seconds, limits.tool_seconds
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a timeout needs a running task")
+        self._task, self._loop, self._before = task, asyncio.get_running_loop(), task.cancelling()
+        now = self._loop.time()
+        self._end = now + self._seconds
+        self._timer = self._loop.call_at(min(self._end, now + self._part_seconds), self._look)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        if self.expired and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def begin(self) -> None:
+        """Begin a part."""
+        self._part_end = self._loop.time() + self._part_seconds
+
+    def end(self) -> bool:
+        """End the part. Return whether only its own timeout canceled it, and undo that cancellation."""
+        self._part_end = None
+        expired, self._part_expired = self._part_expired, False
+        return expired and self._task.uncancel() <= self._before
+
+    @property
+    def is_canceled(self) -> bool:
+        """Whether the run was canceled, by its timeout or from outside."""
+        return self._task.cancelling() > self._before
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if now >= self._end:
+            self.expired = True
+            self._task.cancel()
+            return
+        if self._part_end is not None and now >= self._part_end:
+            self._part_end, self._part_expired = None, True
+            self._task.cancel()
+        next_part = self._part_end or now + self._part_seconds
+        self._timer = self._loop.call_at(min(self._end, next_part), self._look)
 
 
 def opening(plan: AgentPlan, prompt: Any, given: dict[str, Any]) -> list[Message]:
@@ -310,8 +359,9 @@ def _is_reply(reply: Any) -> bool:
 class _Conversation:
     """One run of an agent."""
 
-    def __init__(self, plan: AgentPlan, offered: OfferedTools, messages: list[Message]) -> None:
+    def __init__(self, plan: AgentPlan, timeout: _RunTimeout, offered: OfferedTools, messages: list[Message]) -> None:
         self._plan = plan
+        self._timeout = timeout
         self._offered = offered
         self._messages = messages
         self._calls = 0
@@ -357,21 +407,20 @@ class _Conversation:
         return outcome if isinstance(outcome, str) else self._told(tool.label, outcome)
 
     async def _called(self, run: Callable[[Any], Awaitable[Outcome]], arguments: Any) -> Outcome | str:
-        task = asyncio.current_task()
-        before = task.cancelling() if task else 0
-        timeout = asyncio.timeout(self._plan.limits.tool_seconds)
+        self._timeout.begin()
         try:
-            async with timeout:
-                outcome: Outcome = await run(arguments)
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            return _error("tool_timeout", f"the tool took longer than {self._plan.limits.tool_seconds:g} s")
+            outcome: Outcome = await run(arguments)
         except asyncio.CancelledError:
-            if task is None or task.cancelling() > before:
+            if self._timeout.end():
+                return _error("tool_timeout", f"the tool took longer than {self._plan.limits.tool_seconds:g} s")
+            if self._timeout.is_canceled:
                 raise
             return _error("tool_failed", "the tool canceled itself")  # it raised CancelledError without a cancellation
-        if task and task.cancelling() > before:
+        except BaseException:
+            self._timeout.end()
+            raise
+        self._timeout.end()
+        if self._timeout.is_canceled:
             raise asyncio.CancelledError  # the tool swallowed the cancellation of the run
         return outcome
 
@@ -464,7 +513,17 @@ def pipeline_body(
                 denials += more_denials
         return (VALUE, [value, turns, calls, denials])
 
-    return _within(seconds, f"pipeline {name}", run)
+    async def run_in_time(given: dict[str, Any]) -> Outcome:
+        timeout = asyncio.timeout(seconds)
+        try:
+            async with timeout:
+                return await run(given)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise RunStopped(f"pipeline {name} did not finish within {seconds:g} s") from None
+
+    return run if seconds is None else run_in_time
 
 
 def pipeline_steps(used: Sequence[PipelineStep | UsedAsset]) -> tuple[PipelineStep, ...]:
