@@ -293,7 +293,7 @@ def test_a_module_runs_under_the_kernel_as_well(world):
 
 @held
 def test_what_the_kernel_keeps_shut_is_said(world):
-    """Landlock allows existing paths only: the host creates the new file, and the message names the folder to declare."""
+    """Landlock allows existing paths only: the host creates the new file, and the message names its folder."""
     folder, target = world / "demo", world / "made" / "out.txt"
     for place in (folder, target.parent):
         place.mkdir()
