@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -22,22 +21,16 @@
 enum { PIDFD_OPEN = 434, PIDFD_GETFD = 438, OF_A_THREAD = O_EXCL };
 enum { LONGEST_WAIT = 1, PROC_LINK = 64, STATUS = 4096 };
 
-typedef struct {
-    int socket;     /* number in the child */
-    uint64_t where; /* address in the child */
-    size_t length;
-} Connect;
-
 /* Reads the path of an address. Abstract names belong to no folder. */
-static int read_target(pid_t pid, const Connect *connect, char path[PATH_MAX])
+static int read_target(pid_t pid, uint64_t where, size_t size, char path[PATH_MAX])
 {
     struct sockaddr_un address = {0};
     size_t front = offsetof(struct sockaddr_un, sun_path);
-    if (connect->length <= front || connect->length > sizeof address) {
+    if (size <= front || size > sizeof address) {
         return -EINVAL;
     }
-    ssize_t count = child_read(pid, connect->where, &address, connect->length);
-    if (count != (ssize_t)connect->length) {
+    ssize_t count = child_read(pid, where, &address, size);
+    if (count != (ssize_t)size) {
         return count == -EPERM ? -EPERM : -EFAULT;
     }
     if (address.sun_family != AF_UNIX) {
@@ -46,33 +39,35 @@ static int read_target(pid_t pid, const Connect *connect, char path[PATH_MAX])
     if (address.sun_path[0] == 0) {
         return -EPERM;
     }
-    size_t longest = connect->length - front, length = strnlen(address.sun_path, longest);
+    size_t length = strnlen(address.sun_path, size - front);
     memcpy(path, address.sun_path, length);
     path[length] = 0;
     return 0;
 }
 
-/* Opens the socket file that a path of the child leads to, below a root. */
-static int find_target(pid_t pid, const char *path, const Roots *roots)
+/* Opens what the path starts from: the file itself, with *whole, if the path names a descriptor of the child. */
+static int open_start(pid_t pid, const char *path, bool *whole)
 {
-    int number, meant;
+    int number;
     const char *rest = child_descriptor_in(path, &number);
-    if (rest != NULL && *rest == 0) {
-        meant = child_open(pid, number);
+    *whole = rest != NULL && *rest == 0;
+    if (*whole) {
+        return child_open(pid, number);
     }
-    else {
-        int start = *path == '/' ? open_how(AT_FDCWD, "/", 0, 0) : child_open(pid, AT_FDCWD);
-        if (start < 0) {
-            return start;
-        }
-        meant = open_how(start, path, 0, NO_MAGIC_LINKS);
-        close(start);
-    }
+    return *path == '/' ? open_how(AT_FDCWD, "/", 0, 0) : child_open(pid, AT_FDCWD);
+}
+
+/* Opens the socket file that the path leads to, below a root. */
+static int find_target(int start, const char *path, bool whole, const Roots *roots)
+{
+    int meant = whole ? start : open_how(start, path, 0, NO_MAGIC_LINKS);
     if (meant < 0) {
         return meant == -ELOOP ? -EACCES : meant;
     }
     int found = file_below(meant, roots);
-    close(meant);
+    if (!whole) {
+        close(meant);
+    }
     return found == -EPERM || found == -EAGAIN ? -EACCES : found;
 }
 
@@ -143,44 +138,51 @@ static int connect_to(int socket, int file)
     return failed;
 }
 
-static int connect_below(int listener, const struct seccomp_notif *notice, int socket, int file)
+/* Finds the file and connects, both with the capabilities of the child. */
+static int connect_below(int socket, int start, const char *path, bool whole, const Roots *roots)
 {
-    bool limited = false;
-    int result = take_capabilities_of((pid_t)notice->pid, &limited);
+    int file = find_target(start, path, whole, roots);
+    if (file < 0) {
+        return file;
+    }
+    int result = connect_to(socket, file);
+    close(file);
+    return result;
+}
+
+static int connect_socket(int listener, const struct seccomp_notif *notice, int socket, const Roots *roots)
+{
+    const __u64 *args = notice->data.args;
+    char path[PATH_MAX];
+    bool whole, limited = false;
+    pid_t pid = (pid_t)notice->pid;
+    int failed = may_connect(socket) ? read_target(pid, args[1], (uint32_t)args[2], path) : -EPERM;
+    int start = failed == 0 ? open_start(pid, path, &whole) : failed;
+    if (start < 0) {
+        return start;
+    }
+    int result = take_capabilities_of(pid, &limited);
     /* If the caller still waits, the process id was its own until here. */
     if (result == 0 && ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &notice->id) < 0) {
         result = -EPERM;
     }
     if (result == 0) {
-        result = connect_to(socket, file);
+        result = connect_below(socket, start, path, whole, roots);
     }
     if (limited) {
         restore_capabilities();
     }
+    close(start);
     return result;
 }
 
 int unix_connect(int listener, const struct seccomp_notif *notice, const Roots *roots)
 {
-    const __u64 *args = notice->data.args;
-    Connect connect = {.socket = (int)args[0], .where = args[1], .length = (size_t)(uint32_t)args[2]};
-    char path[PATH_MAX];
-    pid_t pid = (pid_t)notice->pid;
-    if (pid == 0) {
-        return -EPERM;
-    }
-    int socket = take_socket(pid, connect.socket);
+    int socket = notice->pid == 0 ? -EPERM : take_socket((pid_t)notice->pid, (int)notice->data.args[0]);
     if (socket < 0) {
         return socket;
     }
-    int result = may_connect(socket) ? read_target(pid, &connect, path) : -EPERM;
-    int file = result == 0 ? find_target(pid, path, roots) : -1;
-    if (result == 0) {
-        result = file < 0 ? file : connect_below(listener, notice, socket, file);
-    }
-    if (file >= 0) {
-        close(file);
-    }
+    int result = connect_socket(listener, notice, socket, roots);
     close(socket);
     return result;
 }
