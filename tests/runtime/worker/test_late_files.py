@@ -229,6 +229,10 @@ def test_pipes_and_sockets_are_not_opened_and_do_not_block(files, tmp_path):
         assert files(tmp_path / "socket") == "ENXIO"
 
 
+def test_a_path_that_the_kernel_would_refuse_is_not_walked(files):
+    assert files("/a" * 2048) == "ENAMETOOLONG"
+
+
 @pytest.mark.parametrize("flags", [os.O_TMPFILE | os.O_RDWR, os.O_PATH, os.O_ACCMODE, 1 << 40, -1])
 def test_unknown_flags_are_refused(files, tmp_path, flags):
     assert files(tmp_path, flags) == "EINVAL"

@@ -203,6 +203,7 @@ _ACCEPTED = (
 _STATUS = os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LONGEST_PATH = 4096
 _OF_PROCESSES = "/proc"
 """Its entries depend on the process that opens them."""
 
@@ -220,6 +221,8 @@ class LateFiles:
         """Return a descriptor, or a negative error number; ``decide`` is asked about what no rule allows."""
         if flags & ~_ACCEPTED or flags & os.O_ACCMODE == os.O_ACCMODE:
             return -errno.EINVAL
+        if len(path) >= _LONGEST_PATH:
+            return -errno.ENAMETOOLONG
         if not path.startswith("/") or normalise_path(path) != path or self._is_shut(path):
             return -errno.EACCES
         for operation in operations_of(flags):
