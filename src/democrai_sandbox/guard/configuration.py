@@ -42,8 +42,8 @@ def configure_guard(
 ) -> None:
     """Configure the guard for this process; calls before the first guard add up.
 
-    ``opener`` opens files that a decision allows but the kernel refuses to this process: it gets the question, the
-    flags and the mode of the open, and returns a descriptor or a negative error number.
+    ``opener`` opens files that the guard allows but the kernel refuses to this process: it gets the question, the flags
+    and the mode of the open, and returns a descriptor or a negative error number.
     ``protected_paths`` (configuration, decision database, helper socket, ...) are excluded from every subject's roots.
     ``code_paths`` are additional libraries, which every subject may read and load native modules from.
     ``read_only_paths`` is code that no subject may change, in addition to the environment of this process.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import struct
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors.extensions import FrameError, WorkerCrashed, WorkerFailed, WorkerFlooded
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
-from .codec import Frame, FrameReader, SharedMemory, decode, decode_text, encode, encode_parts, unsent
+from .codec import DESCRIPTOR, Frame, FrameReader, SharedMemory, decode, decode_text, encode, encode_parts, unsent
 from .process import (
     WorkerHostServices,
     WorkerOutput,
@@ -118,7 +117,6 @@ _LEAST_REST, _LONGEST_REST = 0.02, 0.25
 _VALUES_PAUSE = 0.005
 """Seconds until bytes values that have not arrived are looked for again. A look can block the loop for 0.3 ms."""
 _MALFORMED = "the worker sent a malformed frame: {}"
-_DESCRIPTOR = struct.Struct("i")
 _readers = ThreadPoolExecutor(2, "frames")
 """Threads that decode large frames, started on demand."""
 
@@ -198,7 +196,7 @@ class HostSocket:
             return False
         try:
             sent = self._socket.sendmsg(
-                (frame,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor)),)
+                (frame,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, DESCRIPTOR.pack(descriptor)),)
             )
         except OSError:
             return False

@@ -32,6 +32,8 @@ _LARGE_BLOBS = 4 * 1024 * 1024
 """The same limit for bytes values, which are only copied."""
 _MOST_PARTS = 64
 """Bytes values of a frame that are sent separately; a frame with more is joined."""
+DESCRIPTOR = struct.Struct("i")
+"""A file descriptor that accompanies a frame."""
 _HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs and flags
 _IN_MEMORY, _WAS_READ = 1 << 31, 1 << 30
 """Flags: the bytes values are in the sender's half of the shared memory; the receiver's half is returned to it.

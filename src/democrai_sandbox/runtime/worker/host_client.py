@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import os
 import selectors
-import struct
 import threading
 from collections import deque
 from contextvars import Context
@@ -22,7 +21,7 @@ from democrai_sandbox.runtime.calls.outcome import describe, release
 from democrai_sandbox.runtime.sdk_services import hidden
 
 from .calls import WorkerCalls, present_number
-from .codec import FrameReader, SharedMemory, encode_small, frame_of, unsent, write
+from .codec import DESCRIPTOR, FrameReader, SharedMemory, encode_small, frame_of, unsent, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard.interface import RawView
 
 
-_DESCRIPTOR = struct.Struct("i")
-_CONTROL_ROOM = _socket.CMSG_SPACE(_DESCRIPTOR.size)
+_CONTROL_ROOM = _socket.CMSG_SPACE(DESCRIPTOR.size)
 
 
 class WorkerSocket:
@@ -75,7 +73,7 @@ class WorkerSocket:
     def _receive_all(self, room: memoryview) -> int:
         size, parts, _, _ = self._socket.recvmsg_into([room], _CONTROL_ROOM, _socket.MSG_CMSG_CLOEXEC)
         for _, _, data in parts:
-            self.descriptors.extend(_DESCRIPTOR.unpack(data))
+            self.descriptors.extend(DESCRIPTOR.unpack(data))
         return size
 
     def receive_now(self) -> list[Any] | None:
@@ -299,7 +297,7 @@ class RemoteDecider:
 
 
 class RemoteOpener:
-    """Lets the host open files that were approved after the kernel confined this process."""
+    """Lets the host open files that exist, or were approved, only since the kernel confined this process."""
 
     def __init__(self, host: HostClient) -> None:
         self._host = host

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 FAST_THREAD_LOCAL bool checked_open = false;
-PyObject *opener = NULL; /* of the host: opens approved files that the kernel refuses to this process */
+PyObject *opener = NULL; /* of the host: opens allowed files that the kernel refuses to this process */
 
 /* ---- which operations an open asks for ------------------------------------------------------ */
 
